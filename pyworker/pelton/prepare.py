@@ -46,8 +46,7 @@ def main() -> int:
     except LoadError as error:
         print(f"pelton prepare: {error}", file=sys.stderr)
         return 1
-    keep(folder, wish, key, loaded)
-    if not is_kept(folder, wish):
+    if not keep(folder, wish, key, loaded):
         print("pelton prepare: the model is not kept; each start loads it anew", file=sys.stderr)
         return 1
     print(f"kept: {path} ({path.stat().st_size / 1e6:.1f} MB)")

@@ -65,26 +65,26 @@ class Kept:
     is_invariant: bool = True  # what has call-backs is not kept
 
 
-def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
-    """Writes a loaded model down, if there is room. Whatever goes wrong is logged: the model runs without it.
+def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> bool:
+    """Writes a loaded model down, if there is room; whether it did. Whatever goes wrong is logged: the model runs without it.
 
     `key`: the wish's, taken before loading began.
     """
     built = loaded.built
     if built is None or not built.script.is_whole:
-        return
+        return False
     try:
         if key_of(wish) != key:
             log.warning(
                 "the loaded model is not kept: files in %s, or Pelton's own, changed while it was loaded", wish.folder
             )
-            return
+            return False
         from pelton.layers.rotary import angles_follow_context  # PyTorch is there: it has made the model
 
         script, sizes = built.script, loaded.model.config
         size = sum(blob.nbytes if isinstance(blob, _native.PackedWeight) else blob[1] for blob in script.blobs)
         if not folder.make_room(key, size):
-            return
+            return False
         header = {
             "key": key,
             "model": str(wish.folder),
@@ -105,9 +105,11 @@ def keep(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
             "program": script.data(),
         }
         written = _native.keep(folder.entry(key), folder.part(key), json.dumps(header).encode(), script.blobs)
-        log.info("the loaded model is kept for the next start: %d bytes in %s", written, folder.entry(key))
     except OSError as error:
         log.warning("the loaded model is not kept: %s", error)
+        return False
+    log.info("the loaded model is kept for the next start: %d bytes in %s", written, folder.entry(key))
+    return True
 
 
 def is_kept(folder: KeptFolder, wish: Wish) -> bool:

@@ -109,7 +109,7 @@ class KeptFolder:
 
     def _sweep(self) -> dict[Path, os.stat_result]:
         """Deletes what processes that ended had not written to the end. What is still written: whoever does holds a lock, which other
-        containers see, too; where a file system has none, the age decides."""
+        containers see, too. Where a file system has none, the age decides what is deleted, and nothing is known to be written."""
         writing = dict[Path, os.stat_result]()
         for path in self._path.glob(f"*{PART}"):
             # A lock over NFS needs a file that is open for writing.
@@ -119,12 +119,11 @@ class KeptFolder:
                     is_dead = True
                 except BlockingIOError:
                     is_dead = False
+                    writing[path] = os.fstat(file.fileno())
                 except OSError:
                     is_dead = time.time() - path.stat().st_mtime > LONG_S
                 if is_dead:
                     path.unlink(missing_ok=True)
-                else:
-                    writing[path] = os.fstat(file.fileno())
         return writing
 
 

@@ -33,11 +33,12 @@ pub(super) fn turn_on() {
         ours.sa_sigaction = on_unknown as *const () as usize;
         ours.sa_flags = libc::SA_SIGINFO;
         assert!(sigaction(libc::SIGILL, ptr::null(), &raw mut before) == 0, "a signal that exists");
-        if before.sa_sigaction != ours.sa_sigaction {
-            // Before the handler may ask for it. One of two threads that do this at once leaves a copy behind.
+        // Of the first time: who has taken it since may hand it back to us. There before the handler may ask for it; one of two threads that
+        // do this at once leaves a copy behind.
+        if !is_on() {
             BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
-            assert!(sigaction(libc::SIGILL, &raw const ours, ptr::null_mut()) == 0, "a signal that exists");
         }
+        assert!(sigaction(libc::SIGILL, &raw const ours, ptr::null_mut()) == 0, "a signal that exists");
     }
 }
 
@@ -222,7 +223,7 @@ impl State {
 }
 
 thread_local! {
-    // Made before the thread runs, and never dropped, so that a handler may have it.
+    // Made of constants and never dropped, so that a handler may have it: the signal comes from an instruction of ours, in no allocation.
     static TILES: UnsafeCell<State> = const { UnsafeCell::new(State::EMPTY) };
 }
 
