@@ -116,7 +116,8 @@ def test_a_worker_that_dies_among_drafts_costs_no_token(folder: Path, plainly: t
     expected = [answer.tokens for answer in plainly[0]]
     with serving(folder, *FLAGS, *NGRAM) as server, ThreadPoolExecutor(1) as pool:
         answers = pool.submit(together, server, jobs())
-        server.wait_until("drafts count", lambda: server.metric("pelton_spec_accepted_tokens_total") > 50)
+        # The first ones: how many there will be depends on how long steps take.
+        server.wait_until("drafts count", lambda: server.metric("pelton_spec_accepted_tokens_total") > 0)
         os.kill(server.worker_pid(), signal.SIGKILL)
         assert [answer.tokens for answer in answers.result()] == expected
         assert server.metric("pelton_worker_restarts_total") == 1

@@ -187,7 +187,7 @@ impl Core {
 
     /// A request is complete, by what it has drawn.
     fn end_in_slot(&mut self, group: GroupId, slot: SlotId, key: RequestKey, reason: FinishReason) {
-        let Self { requests, groups, lengths, events, .. } = self;
+        let Self { requests, groups, lengths, events, totals, .. } = self;
         let epoch = groups.get_mut(&group).and_then(|group| group.epoch.as_mut()).expect("commit() looked");
         let request = requests.get(key);
         // Who asks for one token tells nothing of how long answers are, nor who wants a vector.
@@ -195,6 +195,7 @@ impl Core {
             lengths.learn(request.drawn());
         }
         let explanation = Box::new(requests.explain(key));
+        totals.waited.add(&explanation.waited);
         events.push(Event::Finished { request: requests.get(key).place.id, reason, explanation });
         epoch.leave(slot, requests);
         requests.settle_account(key);

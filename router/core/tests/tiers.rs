@@ -324,8 +324,41 @@ fn nobody_waits_for_a_disk_that_hangs() {
     let plan = core.plan(GROUP, until).expect("it goes on without");
     assert_eq!((plan.rows[0].start, plan.rows[0].count), (0, 17));
     commit(&mut core, GROUP, &plan, STOP, 0);
-    assert_eq!(told(&mut core).waited.micros(Wait::Disk), until.0 - 1_000, "as seen at its first look");
+    let waited = told(&mut core).waited;
+    assert_eq!(waited.micros(Wait::Disk), until.0 - 1_000, "as seen at its first look");
+    assert_eq!(core.counts().waited, waited, "whoever has ended counts");
     assert_eq!((core.counts().host_blocks_held, core.next_deadline()), (4, None), "the disk may still write there");
+}
+
+#[test]
+fn one_read_that_is_slow_is_not_the_last() {
+    let mut entries = Vec::new();
+    let mut before = core(32, CoreConfig { disk_places: 16, ..config() });
+    compute(&mut before, 1..4, text);
+    while serve(&mut before, &mut entries) > 0 {}
+    let mut core = restored(entries);
+    for id in 100..140 {
+        core.submit(request(id, [7, id as TokenId, 9])).expect("room"); // too few for a block
+        while let Some(plan) = core.plan(GROUP, Micros(0)) {
+            let tokens: u32 = plan.rows.iter().map(|row| row.count).sum();
+            commit(&mut core, GROUP, &plan, STOP, 10 + tokens * 50);
+        }
+    }
+    core.submit(request(1, text(1))).expect("room");
+    let slow = core.disk_orders();
+    assert_eq!(slow.len(), 4);
+    core.tick(Micros(5_000_000));
+    for order in slow {
+        let DiskOrder::Read { place, .. } = order else { panic!("{order:?}") };
+        core.disk_done(place, Ok(()));
+    }
+    let read_again = (0..1_000).find(|_| {
+        core.submit(request(2, text(2))).expect("room");
+        let is_read = !core.disk_orders().is_empty();
+        core.abort(RequestId(2));
+        is_read
+    });
+    assert!(read_again.is_some_and(|refused| refused > 0), "{read_again:?}");
 }
 
 #[test]

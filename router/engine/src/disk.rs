@@ -251,6 +251,7 @@ impl Desk {
         }
     }
 
+    /// A place that could not be written is empty: the block that was there was given up, and another start is not to find it.
     fn write(
         &mut self,
         place: DiskPlace,
@@ -259,6 +260,7 @@ impl Desk {
         memory: &HostMemory,
     ) -> Result<(), DiskFault> {
         if self.rests_until.is_some_and(|until| Instant::now() < until) {
+            self.erase(place);
             return Err(DiskFault::Failed);
         }
         let store = self.store.as_mut().ok_or(DiskFault::Failed)?;
@@ -277,6 +279,7 @@ impl Desk {
                     );
                 }
                 self.rests_until = Some(Instant::now() + REST);
+                self.erase(place);
                 Err(DiskFault::Failed)
             }
         }

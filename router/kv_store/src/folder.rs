@@ -36,15 +36,21 @@ impl Folder {
         let system = |call| move |error: io::Error| FolderError::System { path: path.to_owned(), call, error };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(system("making it"))?;
         let dir = open_dir(path).map_err(system("opening it"))?;
-        let lock = open(&dir, LOCK, OFlags::RDWR | OFlags::CREATE).map_err(system("opening its lock"))?;
+        // On a disk that is mounted to be read alone what is there can be used.
+        let lock = match open(&dir, LOCK, OFlags::RDWR | OFlags::CREATE) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => open(&dir, LOCK, OFlags::RDONLY),
+            opened => opened,
+        };
+        let lock = lock.map_err(system("opening its lock"))?;
         let mut lock = File::from(lock);
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(FolderError::InUse { path: path.to_owned(), pid: holder(&mut lock) }),
             Err(error) => return Err(system("locking it")(error.into())),
         }
-        lock.set_len(0).map_err(system("writing its lock"))?;
-        writeln!(lock, "{}", std::process::id()).map_err(system("writing its lock"))?;
+        if let Err(error) = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())) {
+            tracing::warn!("who holds {} cannot be written there: {error}", path.display());
+        }
         let hash_key = hash_key(&dir).map_err(system("its hash key"))?;
         Ok(Self { path: path.to_owned(), dir, hash_key, lock })
     }

@@ -58,7 +58,10 @@ impl Folder {
             Err(error) => return Err(error.into()),
         }
         let dir = open(&self.dir, &name, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        replace(&dir, ABOUT, &[identity.about().as_bytes()])?;
+        // For people: blocks are of use without it.
+        if let Err(error) = replace(&dir, ABOUT, &[identity.about().as_bytes()]) {
+            tracing::warn!("the model of the KV folder `{name}` cannot be written there: {error}");
+        }
         let each = file_bytes(identity.block_size as usize, identity.block_bytes);
         let store = Store {
             dir,
@@ -139,15 +142,22 @@ impl Store {
                     }
                     Err(error @ ReadError::Damaged { .. }) => {
                         tracing::debug!("a file of the KV folder is removed: {error}");
-                        remove(&self.dir, &name)?;
+                        self.tidy(&name);
                     }
                 },
-                None if name.ends_with(".tmp") => remove(&self.dir, &name)?,
+                None if name.ends_with(".tmp") => self.tidy(&name),
                 None => tracing::warn!("`{name}` in the KV folder is not ours; it stays"),
             }
         }
-        self.fit(&mut entries)?;
+        self.fit(&mut entries);
         Ok(entries)
+    }
+
+    /// Removes a file that is of no use, if it can be.
+    fn tidy(&self, name: &str) {
+        if let Err(error) = remove(&self.dir, name) {
+            tracing::warn!("`{name}` in the KV folder cannot be removed: {error}");
+        }
     }
 
     fn entry(&self, place: u32) -> Result<Entry, ReadError> {
@@ -172,22 +182,28 @@ impl Store {
         if is_whole && head.payload_bytes as u64 == self.block_bytes { Ok(()) } else { Err("it is of another size") }
     }
 
-    /// After the limit was lowered: the least recently used go first.
-    fn fit(&self, entries: &mut Vec<Entry>) -> io::Result<()> {
+    /// After the limit was lowered: the least recently used go first, and what cannot be moved.
+    fn fit(&self, entries: &mut Vec<Entry>) {
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.last_used));
         for entry in entries.iter().skip(self.places as usize) {
-            remove(&self.dir, &file_name(entry.place))?;
+            self.tidy(&file_name(entry.place));
         }
         entries.truncate(self.places as usize);
         let taken: std::collections::BTreeSet<u32> = entries.iter().map(|entry| entry.place).collect();
         let mut free = (0..self.places).filter(|place| !taken.contains(place));
-        for entry in entries.iter_mut().filter(|entry| entry.place >= self.places) {
+        entries.retain_mut(|entry| {
+            if entry.place < self.places {
+                return true;
+            }
             let place = free.next().expect("there are as many places as entries, and this one has none");
-            rustix::fs::renameat(&self.dir, file_name(entry.place), &self.dir, file_name(place))?;
-            entry.place = place;
-        }
+            let moved = rustix::fs::renameat(&self.dir, file_name(entry.place), &self.dir, file_name(place));
+            match moved {
+                Ok(()) => entry.place = place,
+                Err(error) => tracing::warn!("`{}` in the KV folder cannot be moved: {error}", file_name(entry.place)),
+            }
+            moved.is_ok()
+        });
         entries.sort_by_key(|entry| entry.place);
-        Ok(())
     }
 }
 

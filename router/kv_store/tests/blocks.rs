@@ -171,6 +171,18 @@ fn what_a_write_has_left_in_the_middle_is_removed_and_what_is_not_ours_stays() {
     assert!(!exists("00000001.kv.tmp") && exists("notes.txt") && exists("12.kv") && exists("00000000.kv"));
 }
 
+/// As where a disk is full, or mounted to be read alone: what is there is of use.
+#[test]
+fn what_cannot_be_written_or_removed_at_the_start_costs_nothing_else() {
+    let home = tempfile::tempdir().unwrap();
+    drop(open(home.path(), "a", 4).0.write(0, &record(1), &payload(1)));
+    let folder = files(home.path())[0].parent().unwrap().to_owned();
+    for name in ["about.tmp", "00000001.kv.tmp"] {
+        fs::create_dir(folder.join(name)).unwrap(); // no file can be put or taken away there
+    }
+    assert_eq!(open(home.path(), "a", 4).1.len(), 1);
+}
+
 #[test]
 fn a_folder_that_is_removed_under_us_takes_no_more_and_gives_no_more() {
     let home = tempfile::tempdir().unwrap();

@@ -19,6 +19,8 @@ use crate::{
 const WRITES_MAX: usize = 16;
 /// The learned price of a read follows the latest reads by an eighth each.
 const MEMORY_BITS: u32 = 3;
+/// With each request that it keeps from reading it falls by a 32nd: else one read that was slow would be the last.
+const HOPE_BITS: u32 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum UnderWay {
@@ -61,6 +63,13 @@ impl Disk {
 
     pub(crate) fn findable(&self) -> usize {
         self.shelf.findable()
+    }
+
+    /// A request reads nothing because it takes too long: perhaps it does no more.
+    pub(crate) fn hope(&mut self) {
+        if let Some(read_us) = &mut self.read_us {
+            *read_us -= *read_us >> HOPE_BITS;
+        }
     }
 
     /// What a read takes, as the latest ones say.

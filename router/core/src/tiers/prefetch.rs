@@ -96,6 +96,9 @@ impl Tiers {
         let computing: u64 = computing.sum();
         let reading = self.disk.read_us().unwrap_or(0) * found.len() as u64 + prices.copying(found.len() as u64);
         if prices.knows_prompts && reading >= computing {
+            if !found.is_empty() {
+                self.disk.hope();
+            }
             return (Vec::new(), 0);
         }
         let wait_us = if prices.knows_prompts { computing.clamp(WAIT_MIN_US, WAIT_MAX_US) } else { WAIT_MAX_US };
