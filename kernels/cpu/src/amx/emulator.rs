@@ -1,5 +1,5 @@
 //! Tiles where the processor has none, for tests: the signal of an unknown instruction (SIGILL) is taken, the instruction is done here and
-//! stepped over. What runs is the very assembly that runs on tiles; it takes some thousand times as long.
+//! stepped over. What runs is the very assembly that runs on tiles, far more slowly.
 //!
 //! Only the instructions that this crate has are known, of 64-bit code, with the sizes of palette 1. Whatever else raises the signal, or
 //! would fault on a processor that has tiles, goes to who took the signal before.
