@@ -25,12 +25,7 @@ const TEXT_QUEUE: usize = 1024;
 
 /// What the engine needs to start a worker for the model in `folder`.
 pub(crate) fn engine_config(config: &Config, folder: &Path) -> Result<EngineConfig, Trouble> {
-    // What this machine has free and how many cores it lends say nothing about a worker elsewhere: 0 lets that one look for itself.
-    let tiers = tiers(config);
-    let share = match config.has_worker_elsewhere() {
-        true => Share::default(),
-        false => Share::of(config.workers(), tiers.host_bytes)?,
-    };
+    let (tiers, share) = (tiers(config), Share::of(config)?);
     refuse_to_share_a_gpu(config, machine::gpus().len())?;
     let load = LoadOptions {
         model_path: folder.to_owned(),
@@ -95,11 +90,15 @@ pub(crate) struct Share {
 
 impl Share {
     /// Of what is here now, beside host memory for KV.
-    fn of(workers: u32, host_bytes: u64) -> Result<Self, Trouble> {
+    fn of(config: &Config) -> Result<Self, Trouble> {
+        // What this machine has free and how many cores it lends say nothing about a worker elsewhere: 0 lets that one look for itself.
+        if config.has_worker_elsewhere() {
+            return Ok(Self::default());
+        }
         let memory = machine::memory().map_or(0, |memory| memory.worker_limit_bytes());
-        let memory = beside(memory, host_bytes)?;
+        let memory = beside(memory, tiers(config).host_bytes)?;
         let cores = std::thread::available_parallelism().map_or(0, NonZeroUsize::get) as u32;
-        Ok(Self::out_of(memory, cores, workers))
+        Ok(Self::out_of(memory, cores, config.workers()))
     }
 
     /// Even parts; at least one thread, as the machine shares its cores out as well.
@@ -110,11 +109,7 @@ impl Share {
 
 /// What of the settings this machine cannot give.
 pub(crate) fn refused_here(config: &Config) -> Vec<String> {
-    let share = match config.has_worker_elsewhere() {
-        true => Ok(Share::default()),
-        false => Share::of(config.workers(), tiers(config).host_bytes),
-    };
-    [share.map(drop), refuse_to_share_a_gpu(config, machine::gpus().len())]
+    [Share::of(config).map(drop), refuse_to_share_a_gpu(config, machine::gpus().len())]
         .into_iter()
         .filter_map(Result::err)
         .map(|(Trouble::Usage(why) | Trouble::Failed(why))| why)
