@@ -15,7 +15,7 @@ use crate::element::Element;
 use crate::error::{Refusal, check_indices};
 use crate::math::{filled, put};
 use crate::norm::{padded, scale_of};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, LANES, Lanes, Simd};
 use crate::split::{Shared, part};
 
 /// Which elements of a head's rotated part make a pair.
@@ -179,23 +179,30 @@ impl<E: Element, H: Held<E>> Kernel for Heads<'_, E, H> {
     fn run<S: Simd>(self, simd: S) {
         let dim = self.cache.dim;
         let mut key = vec![E::default(); dim];
-        let [q_norm, k_norm] = match self.norm {
-            Some(norm) => [Some((norm.q_gain, norm.eps)), Some((norm.k_gain, norm.eps))],
-            None => [None, None],
-        };
+        let mut scales = vec![[0.0; 2]; self.own.len().max(self.own_kv.len())];
+        let [mut q_norm, mut k_norm] = [None; 2];
         for (token, &position) in self.positions.iter().enumerate() {
             if let Some(&next) = self.kv_slots.get(token + 1) {
                 self.ask_for_rows(simd, next);
                 self.ask_for_heads(simd, token + 1);
             }
             let cos_sin = &self.cos_sin[position as usize * self.rotated..][..self.rotated];
-            for head in self.own.clone() {
+            if let Some(norm) = self.norm {
+                self.scale(simd, &mut scales, token, norm.eps);
+            }
+            for (head, &[scale, _]) in self.own.clone().zip(&scales) {
+                if let Some(norm) = self.norm {
+                    q_norm = Some((norm.q_gain, simd.splat(scale)));
+                }
                 let (q, at) = (self.q.0, (token * self.heads + head) * dim);
                 // SAFETY: only this thread touches this head.
                 let out = unsafe { self.out.piece(at..at + dim) };
                 turn(simd, &q[self.q.1.head(token, head, dim)], q_norm, cos_sin, self.pairs, out);
             }
-            for head in self.own_kv.clone() {
+            for (head, &[_, scale]) in self.own_kv.clone().zip(&scales) {
+                if let Some(norm) = self.norm {
+                    k_norm = Some((norm.k_gain, simd.splat(scale)));
+                }
                 let row = self.row(self.kv_slots[token], head);
                 // SAFETY: as above.
                 let [to_k, to_v] = self.caches.map(|cache| unsafe { cache.piece(row.clone()) });
@@ -214,6 +221,19 @@ impl<E: Element, H: Held<E>> Kernel for Heads<'_, E, H> {
 }
 
 impl<E: Element, H: Held<E>> Heads<'_, E, H> {
+    /// What a token's queries and keys are multiplied with by their norm. All of them before any is turned: a root and a division take long,
+    /// and many wait for nothing.
+    #[inline(always)]
+    fn scale<S: Simd>(&self, simd: S, scales: &mut [[f32; 2]], token: usize, eps: f32) {
+        let dim = self.cache.dim;
+        for ([scale, _], head) in scales.iter_mut().zip(self.own.clone()) {
+            *scale = scale_of(simd, &self.q.0[self.q.1.head(token, head, dim)], eps);
+        }
+        for ([_, scale], head) in scales.iter_mut().zip(self.own_kv.clone()) {
+            *scale = scale_of(simd, &self.k.0[self.k.1.head(token, head, dim)], eps);
+        }
+    }
+
     /// Where a head's row lies in both caches.
     #[inline(always)]
     fn row(&self, slot: i64, head: usize) -> Range<usize> {
@@ -255,24 +275,20 @@ fn ask_for<S: Simd, T>(simd: S, piece: &[T]) {
     }
 }
 
-/// One head, normed with these gains and eps if there are some, and turned.
+/// One head, normed with these gains and this scale if there are some, and turned.
 #[inline(always)]
 fn turn<S: Simd, E: Element>(
     simd: S,
     head: &[E],
-    norm: Option<(&[f32], f32)>,
+    normed: Option<(&[f32], S::V)>,
     cos_sin: &[f32],
     pairs: Pairs,
     out: &mut [E],
 ) {
-    #[allow(clippy::manual_map, reason = "a closure has not the class's instructions")]
-    let normed = match norm {
-        Some((gain, eps)) => Some((gain, simd.splat(scale_of(simd, head, eps)))),
-        None => None,
-    };
     let (half, dim) = (cos_sin.len() / 2, head.len());
     let (cos, sin) = cos_sin.split_at(half);
     match pairs {
+        Pairs::Halves if half.is_multiple_of(LANES) => turn_vectors(simd, head, normed, [cos, sin], out),
         Pairs::Halves => {
             for at in (0..half).step_by(LANES) {
                 let end = half.min(at + LANES);
@@ -303,6 +319,41 @@ fn turn<S: Simd, E: Element>(
             None => out[range.clone()].copy_from_slice(&head[range]),
         }
     }
+}
+
+/// As `turn` does halves that are whole vectors: of a known length each, which nothing has to look up.
+#[inline(always)]
+fn turn_vectors<S: Simd, E: Element>(
+    simd: S,
+    head: &[E],
+    normed: Option<(&[f32], S::V)>,
+    angles: [&[f32]; 2],
+    out: &mut [E],
+) {
+    let [cosines, sines] = angles.map(|angles| angles.as_chunks::<LANES>().0);
+    let (vectors, outs) = (head.as_chunks::<LANES>().0, out.as_chunks_mut::<LANES>().0);
+    let gains = normed.map(|(gains, scale)| (gains.as_chunks::<LANES>().0, scale));
+    let half = cosines.len();
+    let (firsts, seconds) = (&vectors[..half], &vectors[half..2 * half]);
+    let (to_firsts, to_seconds) = outs[..2 * half].split_at_mut(half);
+    for at in 0..half {
+        let (mut a, mut b) = (E::load(simd, &firsts[at]), E::load(simd, &seconds[at]));
+        if let Some((gains, scale)) = gains {
+            a = scaled::<S, E>(simd, a, &gains[at], scale);
+            b = scaled::<S, E>(simd, b, &gains[half + at], scale);
+        }
+        let (cos, sin) = (simd.load(&cosines[at]), simd.load(&sines[at]));
+        E::store(simd, simd.sub(simd.mul(a, cos), simd.mul(b, sin)), &mut to_firsts[at]);
+        E::store(simd, simd.add(simd.mul(b, cos), simd.mul(a, sin)), &mut to_seconds[at]);
+    }
+}
+
+/// A normed vector, rounded.
+#[inline(always)]
+fn scaled<S: Simd, E: Element>(simd: S, x: S::V, gain: &Lanes<f32>, scale: S::V) -> S::V {
+    let mut lanes = [E::default(); LANES];
+    E::store(simd, simd.mul(simd.mul(x, scale), simd.load(gain)), &mut lanes);
+    E::load(simd, &lanes)
 }
 
 /// Up to 16 elements of a head, normed and rounded if there is a norm.
