@@ -1,7 +1,7 @@
 //! Requests, schedule, blocks, prefixes: a pure, deterministic state machine.
 //!
 //! Never here: sockets, files, threads, clocks, randomness, text. Time and seeds are arguments.
-//! In: `submit`, `abort`, `finish`, `withdraw`, `pin`, `unpin`, `tick(now)`, `commit(group, results)`, `worker_lost`, `worker_back`.
+//! In: `submit`, `abort`, `finish`, `withdraw`, `pin`, `unpin`, `tick(now)`, `clock(now)`, `commit(group, results)`, `worker_lost`, `worker_back`.
 //! Out: `plan(group, now)`, `events()`, `next_deadline()`, `explain(request)`; all of it as a value: `snapshot()`.
 #![forbid(unsafe_code)]
 

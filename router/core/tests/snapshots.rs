@@ -76,6 +76,10 @@ impl Core {
         self.both(|core| core.plan(group, now))
     }
 
+    pub(crate) fn clock(&mut self, now: Micros) {
+        self.both(|core| core.clock(now));
+    }
+
     pub(crate) fn commit(&mut self, group: GroupId, results: StepResults) -> Result<(), CommitError> {
         self.both(|core| core.commit(group, results.clone()))
     }

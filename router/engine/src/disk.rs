@@ -67,6 +67,7 @@ pub(crate) struct Opened {
 enum Job {
     Open { numerics_id: String, block_size: u32, block_bytes: u64 },
     Order { life: u32, order: DiskOrder, memory: Arc<HostMemory> },
+    Rest,
 }
 
 impl Disk {
@@ -128,6 +129,11 @@ impl Disk {
     /// There is a new core: what the one before has ordered is nobody's business any more.
     pub(crate) fn forget(&mut self) {
         self.life += 1;
+    }
+
+    /// Blocks are of other weights from now on than its folder's name says: every order fails, and what is there stays.
+    pub(crate) fn rest(&self) {
+        self.send_read(Job::Rest); // before whatever is to be written
     }
 
     /// Lets the thread finish what it was given, within `deadline`, and ends it.
@@ -198,6 +204,7 @@ impl Desk {
                     .and_then(|(folder, identity)| self.open(folder, &identity, limit_bytes));
                 self.answer(Answer::Opened(opened));
             }
+            Job::Rest => self.store = None,
             Job::Order { life, order, memory } => {
                 let awaited = match order {
                     DiskOrder::Write { place, .. } => Some((place, true)),

@@ -188,7 +188,10 @@ impl Driver {
     }
 
     fn turn(&mut self, commands: &Receiver<Command>) -> Turn {
-        let mut is_busy = false;
+        let (mut is_busy, now) = (false, self.now());
+        if let Some(core) = self.core.as_mut() {
+            core.clock(now); // what has come while the thread slept did not come when it fell asleep
+        }
         for index in 0..self.groups.len() {
             while let Ok(event) = self.groups[index].events.try_recv() {
                 is_busy = true;
@@ -233,11 +236,13 @@ impl Driver {
                 }
             }
             LinkEvent::Budget(budget) => {
+                self.tiers.will_read(index);
                 self.shared.status.send_modify(|status| status.budget = Some(budget));
             }
             LinkEvent::Attached { epoch, port, report, host, masks } => {
                 tracing::debug!(group = index, epoch, "worker attached");
-                if let Err(reason) = self.arrive(Arrival { index, port, masks, report, host }) {
+                let files = self.tiers.were_read(index, host.as_ref());
+                if let Err(reason) = self.arrive(Arrival { index, port, masks, report, host, files }) {
                     return Some(Phase::Failed { reason });
                 }
             }
@@ -253,7 +258,7 @@ impl Driver {
     }
 
     fn attach(&mut self, arrival: Arrival) -> Result<(), String> {
-        let Arrival { index, port, masks, report, host } = arrival;
+        let Arrival { index, port, masks, report, host, files } = arrival;
         let known = self.shared.status.borrow().model.clone();
         if let Some(known) = &known
             && (known.numerics_id != report.numerics_id
@@ -279,7 +284,7 @@ impl Driver {
                 core.restore_disk(entries);
             }
         }
-        let reaches_host = self.tiers.is_reached(host.as_ref());
+        let reaches_host = self.reaches_host(index, host.as_ref(), files);
         self.groups[index].attach(port, masks, report.block_size, blocks, reaches_host);
         let is_back = self.core.as_ref().is_some_and(|core| core.has_group(id));
         let core = self.core.as_mut().expect("made above");

@@ -2,6 +2,7 @@
 //!
 //! Never here: HTTP, text, tokenisation. In: [`Engine::submit`] with token ids. Out: [`Answer`], a stream of tokens.
 //! The engine thread never blocks on I/O: it sleeps on one bell, rung by arrivals, by results, by supervisors and by the disk.
+//! (Once in a worker's life it waits for a look at the model's files, half a second at most: `weights.rs`.)
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -22,6 +23,7 @@ mod results;
 mod status;
 mod step;
 mod suspects;
+mod weights;
 mod work_time;
 
 pub use answer::{Answer, Failure, Output, QueueBound, Submission, Usage};

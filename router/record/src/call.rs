@@ -49,6 +49,8 @@ pub enum Call {
     },
     /// `tick`.
     Tick(Micros),
+    /// `clock`.
+    Clock(Micros),
     /// `plan`.
     Plan {
         /// For which group.

@@ -24,8 +24,9 @@ pub(crate) const FIRST_LINE: &[u8] = b"pelton recording 1\n";
 pub(crate) const FRAME: usize = 1 + 4 + 8;
 /// A million blocks of 32 tokens take some 100 MiB.
 const SNAPSHOT_MAX: u32 = 1 << 30;
-/// The writer begins another record at 16 KiB; a single call has at most a context's tokens, 5 bytes each.
-const CALLS_MAX: u32 = 64 << 20;
+/// The writer begins another record at 16 KiB. Most single calls have at most a context's tokens, 5 bytes each; that which restores a
+/// disk has all of its blocks, as the snapshots behind it do, at some 200 bytes each.
+const CALLS_MAX: u32 = SNAPSHOT_MAX;
 const SMALL_MAX: u32 = 4 << 10;
 
 /// What a record holds.

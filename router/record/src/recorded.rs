@@ -107,6 +107,12 @@ impl RecordedCore {
         self.core.tick(now);
     }
 
+    /// See [`Core::clock`].
+    pub fn clock(&mut self, now: Micros) {
+        self.note(|| Call::Clock(now));
+        self.core.clock(now);
+    }
+
     /// See [`Core::plan`].
     pub fn plan(&mut self, group: GroupId, now: Micros) -> Option<Plan> {
         self.note(|| Call::Plan { group, now });
@@ -293,6 +299,30 @@ mod tests {
         assert!(replay.is_exact() && replay.segments == 2, "{replay:?}");
         assert!(replay.notes.len() == 1 && replay.notes[0].1.starts_with("a gap before it: "), "{:?}", replay.notes);
         assert!(replay.calls < 9 + 20);
+    }
+
+    #[test]
+    fn a_disk_that_holds_more_than_is_ever_called_otherwise_does_not_end_the_recording() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("incident");
+        let recorder = Recorder::start(RecordOptions { file: file.clone(), limit_bytes: 1 << 30 }).expect("ours");
+        let mut core = RecordedCore::new(core(), Some(recorder));
+        // As many bytes as 350,000 blocks have; the core refuses what is of another size.
+        let tokens = vec![TokenId::MAX; 14 << 20].into();
+        let entry = DiskEntry {
+            place: DiskPlace(0),
+            key: pelton_core::BlockKey([0; 16]),
+            parent: None,
+            tokens,
+            salt: 0,
+            last_used: 0,
+        };
+        core.restore_disk(vec![entry]);
+        core.add_group(GroupId(0), 16, false);
+        drop(core);
+        let replay = replay(&file).expect("recorded above");
+        assert!(replay.is_exact() && replay.notes.is_empty(), "{replay:?}");
+        assert!(replay.calls >= 2, "{replay:?}");
     }
 
     #[test]

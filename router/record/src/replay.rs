@@ -207,6 +207,7 @@ impl Running<'_> {
             }
             Call::Unpin(pin) => self.core.unpin(pin),
             Call::Tick(now) => self.core.tick(now),
+            Call::Clock(now) => self.core.clock(now),
             Call::Plan { group, now } => {
                 let plan = self.core.plan(group, now);
                 self.asked = Some((group, now, plan.as_ref().map(Digest::of)));

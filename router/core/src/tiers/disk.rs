@@ -33,6 +33,7 @@ enum UnderWay {
 pub(crate) struct Disk {
     shelf: Shelf, // by DiskPlace
     under_way: BTreeMap<DiskPlace, UnderWay>,
+    reads: usize,                         // of those under way
     orders: Vec<DiskOrder>,               // reads and erasures, to be given
     wanted: VecDeque<(HostBlockId, Key)>, // to be written, oldest first
     waits: BTreeSet<(Micros, RequestId)>, // until when requests wait for reads, at most
@@ -45,6 +46,7 @@ impl Disk {
         Self {
             shelf: Shelf::new(places, block_size),
             under_way: BTreeMap::new(),
+            reads: 0,
             orders: Vec::new(),
             wanted: VecDeque::new(),
             waits: BTreeSet::new(),
@@ -77,8 +79,21 @@ impl Disk {
         self.read_us
     }
 
+    /// How many reads are under way: each holds a block of the host's memory.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads
+    }
+
     pub(crate) fn is_reading(&self, place: DiskPlace) -> bool {
-        matches!(self.under_way.get(&place), Some(UnderWay::Read { .. }))
+        self.read_since(place).is_some()
+    }
+
+    /// When what is at a place was ordered to be read, if that is under way.
+    pub(crate) fn read_since(&self, place: DiskPlace) -> Option<Micros> {
+        match self.under_way.get(&place)? {
+            UnderWay::Read { since, .. } => Some(*since),
+            UnderWay::Write { .. } => None,
+        }
     }
 
     /// A block of the host's memory, which has so many, is to be written.
@@ -107,6 +122,7 @@ impl Disk {
         self.shelf.hold(at);
         let before = self.under_way.insert(place, UnderWay::Read { to, since });
         assert!(before.is_none(), "{place:?} has one order");
+        self.reads += 1;
         self.orders.push(DiskOrder::Read { place, to, key });
     }
 
@@ -146,11 +162,20 @@ impl Disk {
     }
 
     fn writes(&self) -> usize {
-        self.under_way.values().filter(|under_way| matches!(under_way, UnderWay::Write { .. })).count()
+        self.under_way.len() - self.reads
+    }
+
+    /// The order of a place is under way no more.
+    fn end(&mut self, place: DiskPlace) -> Option<UnderWay> {
+        let ended = self.under_way.remove(&place)?;
+        self.reads -= usize::from(matches!(ended, UnderWay::Read { .. }));
+        Some(ended)
     }
 
     pub(crate) fn check(&self) {
         self.shelf.check(self.under_way.keys().map(|place| place.0));
+        let reads = self.under_way.values().filter(|under_way| matches!(under_way, UnderWay::Read { .. }));
+        assert_eq!(reads.count(), self.reads);
         for order in &self.orders {
             if let DiskOrder::Read { place, to, .. } = order {
                 assert!(matches!(self.under_way[place], UnderWay::Read { to: under_way, .. } if under_way == *to));
@@ -229,7 +254,7 @@ impl Tiers {
 
     fn disk_done(&mut self, place: DiskPlace, result: Result<(), DiskFault>, now: Micros) {
         let Self { host, disk, told, .. } = self;
-        let Some(under_way) = disk.under_way.remove(&place) else { return };
+        let Some(under_way) = disk.end(place) else { return };
         let at = place.0;
         let last = std::mem::replace(&mut disk.done, now);
         match (under_way, result) {
@@ -307,7 +332,7 @@ impl Tiers {
         for order in std::mem::take(&mut disk.orders) {
             match order {
                 DiskOrder::Read { place, to, .. } => {
-                    disk.under_way.remove(&place);
+                    disk.end(place);
                     if !disk.shelf.is_here(place.0) {
                         disk.orders.push(DiskOrder::Erase { place }); // it was forgotten before
                     }

@@ -54,6 +54,7 @@ impl Driver {
         let below = self.tiers.start_again(&report);
         let core = new_core(&self.config, &self.capacities, self.hash_key.of_blocks(), &report, below);
         let mut core = RecordedCore::new(core, self.recorder.clone());
+        core.clock(self.now());
         for group in known {
             core.add_group(group, report.blocks, false);
             core.worker_lost(group);

@@ -3,6 +3,8 @@
 //! Invariant: `Core::worker_lost` is told of a worker that reached host memory only when it touches it no more, since the
 //! core gives its blocks to others at once. Until the link says so ([`LinkEvent::Lost`]) the worker is *condemned*.
 //!
+//! Invariant: what is kept here is of one model's weights, and workers with others do not reach it (`weights.rs`).
+//!
 //! With a disk, the first workers wait to be attached until its folder has been looked through.
 //!
 //! [`LinkEvent::Lost`]: pelton_link::LinkEvent::Lost
@@ -18,6 +20,8 @@ use super::{Driver, begin::Below};
 use crate::{
     EngineConfig, Failure, ModelReport, Phase,
     disk::{Answer, Disk, Opened},
+    group::Group,
+    weights::{Files, Weights},
 };
 
 /// What is kept of blocks that leave the devices.
@@ -36,6 +40,8 @@ pub(super) struct Arrival {
     pub(super) masks: Arc<MaskWriter>,
     pub(super) report: ModelReport,
     pub(super) host: Option<Arc<HostMemory>>,
+    /// What it has read. None: it reaches no host memory, or nobody knows.
+    pub(super) files: Option<Files>,
 }
 
 /// See the top of the file.
@@ -44,6 +50,7 @@ pub(super) struct Tiers {
     pub(super) share: Option<Arc<HostShare>>,
     /// In which the core's host blocks lie.
     memory: Option<Arc<HostMemory>>,
+    weights: Option<Weights>, // as `share`
     disk: DiskState,
 }
 
@@ -68,7 +75,8 @@ impl Tiers {
             }
             _ => DiskState::None,
         };
-        Ok(Self { share, memory: None, disk })
+        let weights = share.as_ref().map(|_| Weights::new(config.load.model_path.clone()));
+        Ok(Self { share, memory: None, weights, disk })
     }
 
     /// For the first core: how much there is, and what an earlier life of the router has left on disk.
@@ -93,11 +101,26 @@ impl Tiers {
         self.memory.as_ref().zip(host).is_some_and(|(ours, theirs)| Arc::ptr_eq(ours, theirs))
     }
 
+    /// A worker is about to read its weights.
+    pub(super) fn will_read(&mut self, index: usize) {
+        if let Some(weights) = &mut self.weights {
+            weights.about_to_be_read(index);
+        }
+    }
+
+    /// A worker has read its weights. Which, if that matters and can be known.
+    pub(super) fn were_read(&mut self, index: usize, host: Option<&Arc<HostMemory>>) -> Option<Files> {
+        host.and(self.weights.as_mut()?.were_read(index))
+    }
+
     /// A core after a bug: nothing that the old one knew may be believed, and the old workers may still write to the old
     /// memory. The disk rests until the next start: what is at its places nobody knows.
     pub(super) fn start_again(&mut self, report: &ModelReport) -> Below {
         if let Some(share) = &self.share {
             share.renew();
+        }
+        if let Some(weights) = &mut self.weights {
+            weights.begin_anew();
         }
         if let DiskState::Serves(disk, _) = &mut self.disk {
             disk.forget();
@@ -121,6 +144,33 @@ impl Tiers {
 }
 
 impl Driver {
+    /// Whether a worker reaches what is kept here. If that is of other weights than the worker's it begins anew, unless others use it.
+    pub(super) fn reaches_host(&mut self, index: usize, host: Option<&Arc<HostMemory>>, files: Option<Files>) -> bool {
+        if !self.tiers.is_reached(host) {
+            return false;
+        }
+        let weights = self.tiers.weights.as_mut().expect("there is host memory");
+        if weights.are(files.as_ref()) {
+            return true;
+        }
+        if self.groups.iter().any(Group::reaches_host) {
+            tracing::warn!(
+                group = index,
+                "the model's files are others than those that other workers have read: this one reaches no host memory"
+            );
+            return false;
+        }
+        tracing::warn!(
+            "the model's files are others than before: KV blocks in host memory are dropped, and the disk rests until the next start"
+        );
+        weights.become_those(files);
+        if let DiskState::Serves(disk, _) = &mut self.tiers.disk {
+            disk.rest();
+        }
+        self.core.as_mut().expect("its memory is there").clear_tiers();
+        true
+    }
+
     /// A worker has loaded its model: it serves, at once or when the disk is ready.
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Result<(), String> {
         match std::mem::replace(&mut self.tiers.disk, DiskState::None) {

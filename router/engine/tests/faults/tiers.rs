@@ -7,7 +7,7 @@ use pelton_engine::{DiskOptions, Stats};
 
 use crate::{
     model::answer,
-    rig::{Case, Outcome, Rig, below, innocents, play},
+    rig::{Case, Outcome, POISON, Rig, below, innocents, play},
     worker::{Deed, Fault, Play},
 };
 
@@ -109,6 +109,32 @@ fn the_disk_serves_one_life_after_the_other() {
     let third = life(home.path(), 30, Fault::Nowhere, &rounds, false);
     assert!(third.disk_places == 30 && third.disk_blocks <= 30, "{third:?}");
     assert!(walk(&home.path().join("kv")).iter().filter(|path| path.ends_with(".kv")).count() <= 30);
+}
+
+#[test]
+fn blocks_of_weights_that_were_replaced_are_found_no_more_and_the_disk_takes_none_of_the_new_ones() {
+    let case = |seed: u32, end: u32| Case::new([&answer(&[seed, 7], 40)[..], &[end]].concat(), 6);
+    let seeds: Vec<u32> = (0..).filter(|&seed| (0..2).all(|end| !case(seed, end).is_poisonous())).take(8).collect();
+    let [before, after] = [0, 1].map(|end| seeds.iter().map(|&seed| case(seed, end)).collect::<Vec<_>>());
+    for are_replaced in [false, true] {
+        let home = home();
+        let weights = home.path().join("model/model.safetensors");
+        fs::write(&weights, "the weights").expect("a file of ours");
+        let disk = DiskOptions { folder: home.path().join("kv"), limit_bytes: 1 << 20 };
+        let plays = [cramped(Fault::Of(POISON, Deed::Die), 1)];
+        let rig = Rig::start_with(&plays, &home.path().join("model"), below(Some(disk)));
+        serve(&rig, std::slice::from_ref(&before));
+        if are_replaced {
+            fs::write(&weights, "other weights").expect("a file of ours");
+        }
+        serve(&rig, &[vec![Case::new(vec![POISON], 1)], after.clone()]);
+        let stats = rig.stop();
+        assert_eq!(stats.worker_restarts, 1);
+        assert_eq!(
+            (stats.host_hit_tokens + stats.disk_hit_tokens > 0, stats.disk_faults > 0),
+            (!are_replaced, are_replaced)
+        );
+    }
 }
 
 /// All files below a folder, as text.
