@@ -9,7 +9,7 @@ from pelton.command_line import end_when_told
 from pelton.kept.entry import is_kept, keep
 from pelton.kept.key import key_of
 from pelton.loading.error import LoadError
-from pelton.loading.start import kept_folder
+from pelton.loading.start import is_for_cpu, kept_folder
 from pelton.loading.wish import Wish
 from pelton.progress import Progress
 from pelton.rpc.worker_pb2 import LoadRequest
@@ -22,7 +22,9 @@ def main() -> int:
     wish = Wish.of_request(LoadRequest.FromString(sys.stdin.buffer.read()))
     folder = kept_folder(wish)
     if folder is None:
-        print("pelton prepare: models on cards are not kept, and others only in a folder of one's own", file=sys.stderr)
+        of_card = "models on cards are not kept; --device cpu keeps this one for the processor"
+        why = "models are kept in a folder of one's own alone" if is_for_cpu(wish) else of_card
+        print(f"pelton prepare: {why}", file=sys.stderr)
         return 1
     key = key_of(wish)
     path = folder.entry(key)

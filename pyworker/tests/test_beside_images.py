@@ -268,6 +268,10 @@ def within(**text: Any) -> Callable[[Path], None]:
             "`text_config.num_hidden_layers` in config.json is 8; the files in .* have 7",
         ),
         (within(vocab_size=None), "`text_config.vocab_size` in config.json is 262208; the largest side of a tensor"),
+        (
+            within(head_dim=10**12),
+            "`text_config.num_attention_heads` times `text_config.head_dim` in config.json is 4000000000000; the",
+        ),
         (within(hidden_size="64"), "`text_config.hidden_size` in config.json is '64'; supported: a whole number"),
         (
             within(rope_parameters={"full_attention": {"rope_type": "linear"}}),

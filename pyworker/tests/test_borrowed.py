@@ -240,6 +240,9 @@ def test_a_backend_that_cannot_is_refused(borrowed: Path, backend: str, why: str
         load_whole(borrowed / "opt", model_backend=backend)
 
 
+NEEDS_VALUES = "what its layers ask of attention is found out without weights, and its code needs values there ("
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -321,6 +324,17 @@ def test_a_backend_that_cannot_is_refused(borrowed: Path, backend: str, why: str
             },
             "which layers have a window is another thing in config.json",
         ),
+        (
+            {
+                "model_type": "dbrx",
+                "architectures": ["DbrxForCausalLM"],
+                "n_layers": 1,
+                "attn_config": {"rope_theta": 1e4, "clip_qkv": 8},
+            },
+            NEEDS_VALUES,
+        ),
+        ({"model_type": "jetmoe", "architectures": ["JetMoeForCausalLM"], "num_hidden_layers": 1}, NEEDS_VALUES),
+        ({"model_type": "longcat_flash", "architectures": ["LongcatFlashForCausalLM"], "num_layers": 1}, NEEDS_VALUES),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(

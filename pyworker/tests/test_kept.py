@@ -11,7 +11,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,6 +256,25 @@ def test_starting_keeps_for_the_next_start(checkpoints: Path, tmp_path: Path) ->
         time.sleep(0.01)
     assert isinstance(ended(start(wish)), Kept)
     assert isinstance(ended(start(dataclasses.replace(wish, kept_bytes=0))), Loaded), "off is off"
+
+
+def test_a_model_that_is_still_being_kept_is_gone_before_another_is_read(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = threading.Event()
+    monkeypatch.setattr("pelton.loading.start.keep", lambda *_holding_it: written.wait(60))
+    wish = wish_for(checkpoints / "llama", kept_folder=tmp_path / "kept", kept_bytes=PLENTY)
+    first = ended(start(wish))
+    assert isinstance(first, Loaded)
+    model = weakref.ref(first.model)
+    del first
+    following = start(dataclasses.replace(wish, folder=checkpoints / "qwen3"))
+    assert next(following).stage == "waiting until the model before is kept"
+    assert model() is not None
+    written.set()
+    said = next(said for said in following if said.stage != "waiting until the model before is kept")
+    assert (said.stage, model()) == ("looking for the model", None), "two do not fit"
+    following.close()
 
 
 def entries(path: Path) -> set[str]:

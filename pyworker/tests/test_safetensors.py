@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pelton.loading.checkpoint import read_json
 from pelton.loading.error import LoadError
 from pelton.loading.safetensors import DTYPES, SafetensorsFile
 from safetensors.torch import save_file
@@ -93,6 +96,15 @@ def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes, why: str) -> 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"cannot read .*some.safetensors: No such file"):
         SafetensorsFile.open(tmp_path / "some.safetensors")
+
+
+@pytest.mark.parametrize("open_it", [SafetensorsFile.open, read_json])
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path, open_it: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", tmp_path):
+        with pytest.raises(LoadError, match=f"{path} is no regular file; supported: files, and links to files"):
+            open_it(path)
 
 
 def write(folder: Path, header: Any, data: bytes, padding: int = 0) -> Path:

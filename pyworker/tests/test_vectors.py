@@ -391,6 +391,19 @@ def test_heads_that_vectors_do_not_need_may_be_there(tmp_path: Path) -> None:
         assert np.array_equal(got, other)
 
 
+def test_a_norm_by_both_names_is_one_or_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "bert")
+    expected = vectors(load(folder), texts(9))
+    state = load_file(folder / "model.safetensors")
+    old, new = "embeddings.LayerNorm.gamma", "embeddings.LayerNorm.weight"
+    save_file(state | {old: state[new].clone()}, folder / "model.safetensors")
+    for got, other in zip(vectors(load(folder), texts(9)), expected, strict=True):
+        assert np.array_equal(got, other)
+    save_file(state | {old: state[new] + 1}, folder / "model.safetensors")
+    with pytest.raises(LoadError, match=f"`{old}` and `{new}` in .* with other numbers in each"):
+        load(folder)
+
+
 @pytest.mark.parametrize("variant", ["bert", "roberta", "bert-masked"])
 def test_norms_may_be_called_as_the_first_checkpoints_of_bert_have_them(tmp_path: Path, variant: str) -> None:
     folder = write(tmp_path / "model", variant)

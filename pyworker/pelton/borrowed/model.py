@@ -96,8 +96,13 @@ def hear(architecture: Architecture, model: nn.Module) -> tuple[list[Ask], int]:
     except LoadError as error:
         raise LoadError(f"{architecture.name} cannot run on Pelton's KV: {error}") from error
     except Exception as error:
+        name = f"{architecture.name} of transformers {architecture.version}"
+        if "meta" not in str(error):  # the device of what has no values
+            raise LoadError(f"{name} cannot be tried without weights: {type(error).__name__}: {error}") from error
+        said = str(error).partition(". ")[0]
         raise LoadError(
-            f"{architecture.name} of transformers {architecture.version} cannot be tried without weights: {error}"
+            f"{name} cannot run on Pelton's KV: what its layers ask of attention is found out without weights, and its code needs values there "
+            f"({said}); supported: layers that run on shapes alone, with experts behind transformers' interface for them"
         ) from error
     layers = architecture.text.num_hidden_layers
     if len(heard.asks) < layers:

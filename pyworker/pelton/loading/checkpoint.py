@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from pelton.loading.error import LoadError
+from pelton.loading.files import size_of
 from pelton.loading.safetensors import SafetensorsFile, Stored
 
 SINGLE = "model.safetensors"
@@ -116,7 +117,7 @@ def _with_floats(value: dict[str, Any]) -> Any:
 def read_json(path: Path, kind: type = dict, hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
     """A JSON object, or list, of bounded size. `hook`: what each object in it becomes."""
     try:
-        if path.stat().st_size > JSON_BYTES_MAX:
+        if size_of(path) > JSON_BYTES_MAX:
             raise LoadError(f"{path} has more than {JSON_BYTES_MAX} bytes")
         value = json.loads(path.read_text(encoding="utf-8"), object_hook=hook)
     except OSError as error:

@@ -21,7 +21,7 @@ from pelton.loading.checkpoint import Checkpoint
 from pelton.loading.error import LoadError
 from pelton.models.config import DecoderConfig
 from pelton.models.decoder import Decoder
-from pelton.models.family import IGNORED, Family
+from pelton.models.family import Family
 from pelton.models.model import LanguageModel
 from pelton.models.pooled import PooledModel
 from pelton.program import Rows, record_model, run_model
@@ -49,7 +49,7 @@ class NativeSource:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """Compares the checkpoint's tensors with those that the config wants."""
+        """Compares the checkpoint's tensors, without those that are of no use, with those that the config wants."""
         self.pooling = None  # they draw tokens
         self.name = family.name
         self.config = config
@@ -74,9 +74,7 @@ class NativeSource:
         bare = Decoder(config, 1, self._shares_table)  # without weights and angles: it only says what it wants
         self._bare = weights.holdings(bare, self._names, quantization)
         # A tied head may be stored too: it is the embedding once more.
-        weights.compare(
-            self._bare, [*IGNORED, *([re.escape(head)] if config.is_tied else [])], quantization, checkpoint
-        )
+        weights.compare(self._bare, [re.escape(head)] if config.is_tied else [], quantization, checkpoint)
 
     @property
     def division(self) -> Division:
@@ -115,9 +113,10 @@ def numerics_of(model: nn.Module, device: torch.device, dtype: torch.dtype) -> s
     keys that were turned by one context's are none of another's, on a disk say."""
     storages = {path: leaf.storage for path, leaf in model.named_modules() if isinstance(leaf, Linear)}
     ids = sorted({ops.numerics_id(device, dtype, storage.scheme) for storage in storages.values()})
-    if any(isinstance(layer, Rotary) for layer in model.modules()):
+    ropes = {layer.rope.numerics for layer in model.modules() if isinstance(layer, Rotary)}
+    if ropes:
         ids.append(f"torch-{torch.__version__}")
-    angles = sorted({layer.rope.numerics for layer in model.modules() if isinstance(layer, Rotary)} - {""})
+    angles = sorted(ropes - {""})
     if all(storage.scheme is None for storage in storages.values()):
         return "+".join([*ids, *angles])
     layers = [f"{path} {storage.scheme}" for path, storage in storages.items()]

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pelton.loading.error import LoadError
+from pelton.loading.files import size_of
 
 HEADER_BYTES_MAX = 100_000_000  # the format's own bound
 
@@ -65,8 +66,8 @@ class SafetensorsFile:
     def open(cls, path: Path) -> SafetensorsFile:
         """Reads and checks the header. The tensors' bytes are not touched."""
         try:
+            size = size_of(path)
             with path.open("rb") as file:
-                size = path.stat().st_size
                 if size < 8:
                     raise _damaged(path, f"it has {size} bytes")
                 # Private and writable, so that torch takes it without a warning; nobody writes.

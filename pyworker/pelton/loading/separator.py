@@ -20,7 +20,7 @@ def separator_of(folder: Path, config: dict[str, Any]) -> int | None:
     word = _word(folder)
     if (folder / "tokenizer.json").exists():
         return _in_tokenizer(read_json(folder / "tokenizer.json"), word)
-    if (folder / "vocab.txt").exists():
+    if (folder / "vocab.txt").is_file():
         lines = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
         return lines.index(word) if word in lines else None
     return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from pelton_kernels._native import memory_is_urgent
@@ -22,6 +23,11 @@ from pelton.worker import about
 if TYPE_CHECKING:
     from pelton.loading.load import Loaded
 
+log = logging.getLogger("pelton.worker")
+
+KEEPING = "keep"  # the thread's name
+LOOK_S = 0.1  # how soon a load that is not wanted any more ends
+
 
 def start(wish: Wish) -> Generator[Progress, None, Ready]:
     """Loads what `wish` says. Whoever stops asking for progress stops the loading."""
@@ -33,6 +39,7 @@ def start(wish: Wish) -> Generator[Progress, None, Ready]:
 
 
 def _start(wish: Wish) -> Generator[Progress, None, Ready]:
+    yield from _until_kept()
     yield Progress("looking for the model", 0, 0)
     folder = kept_folder(wish)
     key = ""
@@ -42,7 +49,7 @@ def _start(wish: Wish) -> Generator[Progress, None, Ready]:
         if kept is not None:
             return kept
     yield Progress("importing PyTorch", 0, 0)
-    memory = foresee(wish) if _is_for_cpu(wish) else None
+    memory = foresee(wish) if is_for_cpu(wish) else None
     _import_torch()
     waiting_bytes = memory.stop() if memory else 0
     from pelton.loading.load import load
@@ -53,6 +60,11 @@ def _start(wish: Wish) -> Generator[Progress, None, Ready]:
         del memory  # what the weights did not need of it goes back
     if folder is not None:
         _keep_meanwhile(folder, wish, key, loaded)
+    if loaded.device.type == "cpu" and not is_for_cpu(wish):
+        log.warning(
+            "PyTorch cannot use the %s (why, `nvidia-smi` may say): the model runs on the processor, and is not kept; --device cpu keeps it",
+            about.device()[1],
+        )
     return loaded
 
 
@@ -73,13 +85,25 @@ def _import_torch() -> None:
 
 def kept_folder(wish: Wish) -> KeptFolder | None:
     """Where the model of this wish is kept; None: nowhere. What runs on a card is not."""
-    return KeptFolder.open(wish.kept_folder, wish.kept_bytes) if _is_for_cpu(wish) else None
+    return KeptFolder.open(wish.kept_folder, wish.kept_bytes) if is_for_cpu(wish) else None
 
 
-def _is_for_cpu(wish: Wish) -> bool:
+def is_for_cpu(wish: Wish) -> bool:
+    """Whether it will run on the processor, as far as can be known without torch."""
     return wish.device == "cpu" or (wish.device == "auto" and about.device()[0] == "cpu")
 
 
 def _keep_meanwhile(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) -> None:
-    """Beside the first requests: nothing waits for it. A process that ends meanwhile leaves a part, which the next deletes."""
-    threading.Thread(target=keep, args=(folder, wish, key, loaded), name="keep", daemon=True).start()
+    """Beside the first requests: nothing but the next load waits for it. A process that ends meanwhile leaves a part, which the next deletes."""
+    threading.Thread(target=keep, args=(folder, wish, key, loaded), name=KEEPING, daemon=True).start()
+
+
+def _until_kept() -> Iterator[Progress]:
+    """Whoever writes an earlier model down holds it, and two do not fit."""
+    keeping = [thread for thread in threading.enumerate() if thread.name == KEEPING]
+    for thread in keeping:
+        while thread.is_alive():
+            yield Progress("waiting until the model before is kept", 0, 0)
+            thread.join(LOOK_S)
+    if keeping:
+        gc.collect()  # its parts know each other

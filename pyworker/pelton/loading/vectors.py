@@ -11,6 +11,7 @@ from pelton_kernels.program import Built
 from pelton.kv import Division, KvArena
 from pelton.loading import weights
 from pelton.loading.checkpoint import Checkpoint
+from pelton.loading.error import LoadError
 from pelton.loading.native import numerics_of, tried
 from pelton.loading.pooling import Pooling
 from pelton.loading.task import Vectors
@@ -18,7 +19,7 @@ from pelton.models.decoder import Trunk
 from pelton.models.encoder import Encoder
 from pelton.models.encoder_config import EncoderConfig
 from pelton.models.encoder_family import OLD_ENDINGS, EncoderFamily
-from pelton.models.family import IGNORED, Family
+from pelton.models.family import Family
 from pelton.models.pooled import PooledModel
 from pelton.quantization import Quantization
 
@@ -39,6 +40,7 @@ class VectorSource:
         if isinstance(family, Family):
             checkpoint = checkpoint.without(family.ignored)
         else:
+            _refuse_two_in_one_place(checkpoint)
             checkpoint = checkpoint.with_endings(OLD_ENDINGS)
         self.name = family.name
         self.config = vectors.config
@@ -84,8 +86,19 @@ class VectorSource:
         return PooledModel(trunk, self._vectors.plan)
 
 
+def _refuse_two_in_one_place(checkpoint: Checkpoint) -> None:
+    """A norm's gain or bias by its old name and by today's, with other numbers in each."""
+    for name in checkpoint.tensors:
+        for today in (name.removesuffix(old) + new for old, new in OLD_ENDINGS.items() if name.endswith(old)):
+            if not weights.may_be_one(name, today, checkpoint):
+                raise LoadError(
+                    f"`{name}` and `{today}` in {checkpoint.folder} are one tensor by an old and a new name, with other numbers in each; "
+                    "supported: one of them, or both with the same numbers"
+                )
+
+
 def _ignored(family: EncoderFamily | Family) -> list[str]:
     """What vectors do not need: of decoders the head that draws, floats or codes."""
     if isinstance(family, EncoderFamily):
         return list(family.ignored)
-    return [*IGNORED, rf"{re.escape(family.names['head'][0])}\..*"]
+    return [rf"{re.escape(family.names['head'][0])}\..*"]

@@ -76,12 +76,13 @@ def check_sizes(config: DecoderConfig | EncoderConfig, called: Mapping[str, str]
         ("vocab_size", config.vocab),
         ("hidden_size", config.width),
         ("intermediate_size", config.mlp_width),
-        ("num_attention_heads` times `head_dim", config.heads * config.head_dim),
-        ("num_key_value_heads` times `head_dim", config.kv_heads * config.head_dim),
+        ("num_attention_heads head_dim", config.heads * config.head_dim),
+        ("num_key_value_heads head_dim", config.kv_heads * config.head_dim),
     ):
         if size > largest:
+            fields = "` times `".join(called.get(field, field) for field in name.split())
             raise LoadError(
-                f"`{called.get(name, name)}` in config.json is {size}; the largest side of a tensor in {checkpoint.folder} is {largest}"
+                f"`{fields}` in config.json is {size}; the largest side of a tensor in {checkpoint.folder} is {largest}"
             )
 
 

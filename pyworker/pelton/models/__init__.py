@@ -11,11 +11,11 @@ from pelton.models.config import DecoderConfig
 from pelton.models.family import (
     BESIDE_IMAGES,
     BESIDE_IMAGES_BEGINS,
+    BESIDE_IMAGES_IGNORED,
     BLOOM,
     FUSED,
     GPT2,
     GPT_NEOX,
-    IMAGES,
     NORMS_AFTER,
     PLAIN_MLP,
     Family,
@@ -27,7 +27,7 @@ _GEMMA3_BESIDE_IMAGES = Family(
     BESIDE_IMAGES,
     gemma.TEXT_FIELDS,
     begins=BESIDE_IMAGES_BEGINS,
-    ignored=IMAGES,
+    ignored=BESIDE_IMAGES_IGNORED,
 )
 ARCHITECTURES: dict[str, Family] = {
     "LlamaForCausalLM": Family("llama", llama.llama, {}),

@@ -34,7 +34,13 @@ NORMS_AFTER: dict[str, list[str]] = {
 # Gemma 3 beside what looks at images: as files have it, as transformers 5 calls it, and as it did without the head.
 BESIDE_IMAGES: dict[str, list[str]] = {**NORMS_AFTER, "head": ["language_model.lm_head"]}
 BESIDE_IMAGES_BEGINS = ("language_model.model.", "model.language_model.", "language_model.")
-IMAGES = (r"(model\.)?(vision_tower|multi_modal_projector)\..*",)
+# Old checkpoints carry frequencies, which follow from the config, and masks.
+IGNORED = (
+    r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+    r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
+    r"(gpt_neox\.)?layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",
+)
+BESIDE_IMAGES_IGNORED = (*IGNORED, r"(model\.)?(vision_tower|multi_modal_projector)\..*")
 FUSED: dict[str, list[str]] = {
     "blocks.*.attention.qkv": ["model.layers.*.self_attn.qkv_proj"],
     "blocks.*.mlp.gate_up": ["model.layers.*.mlp.gate_up_proj"],
@@ -90,8 +96,8 @@ class Family:
     """What its config.json calls some fields, by Llama's names for them."""
     begins: Sequence[str] = ()
     """Of a model within another: what names may begin with, in place of the first word that the model alone has. The usual first."""
-    ignored: Sequence[str] = ()
-    """Tensors of what is around it, of no use to text: as patterns."""
+    ignored: Sequence[str] = IGNORED
+    """Tensors that are of no use to text: as patterns."""
 
     def as_stored(self, names: Collection[str]) -> Family:
         """With names as a checkpoint has them. Some were saved from the model without its head, whose names lack the first
@@ -109,11 +115,3 @@ class Family:
     def names(self) -> dict[str, list[str]]:
         """The names of a layer's tensors, by the layer's path."""
         return {**NAMES, **self.other_names}
-
-
-# Old checkpoints carry frequencies, which follow from the config, and masks.
-IGNORED = [
-    r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
-    r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
-    r"(gpt_neox\.)?layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",
-]

@@ -24,7 +24,7 @@ GEMMA3_USUAL = {
     "num_key_value_heads": 4,
     "max_position_embeddings": 131_072,
 }
-TEXT_FIELDS = {name: f"text_config.{name}" for name in GEMMA3_USUAL}
+TEXT_FIELDS = {name: f"text_config.{name}" for name in (*GEMMA3_USUAL, "head_dim")}
 
 
 def gemma2(fields: Fields) -> DecoderConfig:

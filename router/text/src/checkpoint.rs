@@ -171,7 +171,10 @@ fn max_model_len(text: &Map<String, Value>) -> Option<u32> {
     let factor = rope.get("factor").and_then(Value::as_f64).filter(|factor| *factor >= 1.0);
     let before = match kind {
         Some("dynamic") => Some(stated),
-        Some("yarn") => number(rope.get("original_max_position_embeddings")).or(Some(stated)),
+        // A field beside the others comes before the one within: as the worker, and as transformers.
+        Some("yarn") => {
+            [text, rope].iter().find_map(|place| number(place.get("original_max_position_embeddings"))).or(Some(stated))
+        }
         _ => None,
     };
     let (Some(before), Some(factor)) = (before, factor) else {

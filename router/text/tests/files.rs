@@ -117,6 +117,10 @@ fn the_length_is_that_after_stretching() {
             Some(131_072),
         ),
         (
+            json!({"max_position_embeddings": 4096, "original_max_position_embeddings": 2048, "rope_scaling": {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096}}),
+            Some(16_384),
+        ),
+        (
             json!({"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
             Some(131_072),
         ),

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use serde_json::{Value, json};
 
-use super::serve::{Share, refused_here};
+use super::serve::{Share, refused_here, worker_finds_memory};
 use super::{Line, NO_MODULES_OF_THIS_FOLDER, Trouble, print, resolve, tree};
 use crate::config::{Config, Settings as _, Surroundings, server_settings, settings};
 use crate::display::bytes;
@@ -46,9 +46,13 @@ struct Findings {
     memory: Option<Memory>,
     memory_nodes: usize,
     gpus: Vec<Gpu>,
-    python: Python,
+    /// None: the workers run already, with whatever they run on.
+    python: Option<Python>,
     cache: Cache,
     workers: u32,
+    /// Of this machine nothing is a worker's.
+    has_worker_elsewhere: bool,
+    worker_finds_memory: bool,
     /// Of all workers together, beside which each has its share.
     host_bytes: u64,
     /// Of a worker, where they are set.
@@ -88,9 +92,11 @@ impl Findings {
             memory: machine::memory(),
             memory_nodes: pelton_cpu::nodes().len(),
             gpus: machine::gpus(),
-            python: Python::ask(&config.worker.python),
+            python: config.worker.worker.is_empty().then(|| Python::ask(&config.worker.python)),
             cache: Cache::look(&config.hub.hub_cache),
             workers: config.workers(),
+            has_worker_elsewhere: config.has_worker_elsewhere(),
+            worker_finds_memory: worker_finds_memory(config),
             host_bytes: config.engine.kv_host_memory.map_or(0, |bytes| bytes.0),
             threads: config.worker.threads.said().map(|threads| threads.0),
             memory_limit: config.engine.memory_limit.said().map(|bytes| bytes.0),
@@ -101,30 +107,9 @@ impl Findings {
     /// Each with what to do.
     fn wrong(&self) -> Vec<String> {
         let mut wrong = self.refused.clone();
-        match &self.python.seen {
-            Err(reason) => wrong.push(format!(
-                "{} cannot be asked ({reason}): set --python to Python 3.11 or newer",
-                self.python.program
-            )),
-            Ok(seen) => {
-                for package in ["torch", "pelton", "pelton-kernels"] {
-                    if seen[package].is_null() {
-                        wrong.push(format!(
-                            "{} has no package {package}: install it there, or set --python to one that has it",
-                            self.python.program
-                        ));
-                    }
-                }
-                if version(&seen["python"]) < (3, 11) {
-                    wrong.push(format!(
-                        "{} is Python {}: 3.11 or newer is needed",
-                        self.python.program,
-                        text(&seen["python"])
-                    ));
-                }
-            }
-        }
+        wrong.extend(self.python.iter().flat_map(Python::wrong));
         match &self.memory {
+            _ if self.worker_finds_memory => {}
             None => wrong.push("/proc/meminfo cannot be read: set --memory-limit".into()),
             Some(memory) if memory.available_bytes < 1 << 30 => {
                 wrong.push(format!(
@@ -177,15 +162,7 @@ impl Findings {
             None => gpu.name.clone(),
         };
         rows.push(("GPU", some(&self.gpus.iter().map(gpu).collect::<Vec<_>>().join(", "), "none")));
-        match &self.python.seen {
-            Ok(seen) => {
-                rows.push(("python", format!("{} ({})", text(&seen["python"]), self.python.program)));
-                for package in ["torch", "triton", "pelton-kernels"] {
-                    rows.push((package, some(&text(&seen[package]), "not found")));
-                }
-            }
-            Err(reason) => rows.push(("python", format!("{}: {reason}", self.python.program))),
-        }
+        rows.extend(self.python.iter().flat_map(Python::rows));
         let free = self.cache.free_bytes.map_or("unknown".into(), bytes);
         rows.push(("hub cache", format!("{} ({free} free on its disk)", self.cache.folder)));
         rows.push(("will use", self.plan()));
@@ -198,17 +175,23 @@ impl Findings {
     }
 
     /// What each worker will take: threads, and the most memory; None: what it finds.
-    fn share(&self) -> (u32, Option<u64>) {
-        let memory = self.memory.map(|memory| memory.worker_limit_bytes().saturating_sub(self.host_bytes));
+    fn share(&self) -> (Option<u32>, Option<u64>) {
+        let memory = self.memory.filter(|_| !self.worker_finds_memory);
+        let memory = memory.map(|memory| memory.worker_limit_bytes().saturating_sub(self.host_bytes));
         let share = Share::out_of(memory.unwrap_or(0), self.processor.usable as u32, self.workers);
-        (self.threads.unwrap_or(share.threads), self.memory_limit.or(memory.map(|_| share.memory_bytes)))
+        let threads = self.threads.or((!self.has_worker_elsewhere).then_some(share.threads));
+        (threads, self.memory_limit.or(memory.map(|_| share.memory_bytes)))
     }
 
     /// What `pelton serve` will take with these settings.
     fn plan(&self) -> String {
         let (threads, limit) = self.share();
+        if self.has_worker_elsewhere {
+            return format!("{} elsewhere, with what is there", workers(self.workers));
+        }
+        let threads = threads.expect("of this machine's processor");
         let limit = limit.map_or("what the worker finds".into(), bytes);
-        let many = if self.workers == 1 { String::new() } else { format!("{} workers, each with ", self.workers) };
+        let many = if self.workers == 1 { String::new() } else { format!("{}, each with ", workers(self.workers)) };
         let cpu = format!("{many}{threads} threads with {} kernels, up to {limit} of memory", self.kernels);
         if self.gpus.is_empty() { cpu } else { format!("the first GPU if PyTorch can use it, else {cpu}") }
     }
@@ -237,7 +220,7 @@ impl Findings {
             "memory": memory,
             "memory_nodes": self.memory_nodes,
             "gpus": self.gpus.iter().map(gpu).collect::<Vec<_>>(),
-            "python": { "program": self.python.program, "seen": self.python.seen.as_ref().ok(), "error": self.python.seen.as_ref().err() },
+            "python": self.python.as_ref().map(Python::json),
             "hub_cache": { "folder": self.cache.folder, "free_bytes": self.cache.free_bytes },
             "workers": self.workers,
             "worker": { "threads": self.share().0, "memory_limit_bytes": self.share().1 },
@@ -258,6 +241,38 @@ impl Python {
         };
         Self { program: program.display().to_string(), seen }
     }
+
+    /// Each with what to do.
+    fn wrong(&self) -> Vec<String> {
+        let program = &self.program;
+        let seen = match &self.seen {
+            Err(reason) => {
+                return vec![format!("{program} cannot be asked ({reason}): set --python to Python 3.11 or newer")];
+            }
+            Ok(seen) => seen,
+        };
+        let lacking = ["torch", "pelton", "pelton-kernels"].into_iter().filter(|package| seen[*package].is_null());
+        let lacking = lacking.map(|package| {
+            format!("{program} has no package {package}: install it there, or set --python to one that has it")
+        });
+        let old = (version(&seen["python"]) < (3, 11))
+            .then(|| format!("{program} is Python {}: 3.11 or newer is needed", text(&seen["python"])));
+        lacking.chain(old).collect()
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let seen = match &self.seen {
+            Err(reason) => return vec![("python", format!("{}: {reason}", self.program))],
+            Ok(seen) => seen,
+        };
+        let packages = ["torch", "triton", "pelton-kernels"].map(|name| (name, some(&text(&seen[name]), "not found")));
+        let python = ("python", format!("{} ({})", text(&seen["python"]), self.program));
+        [python].into_iter().chain(packages).collect()
+    }
+
+    fn json(&self) -> Value {
+        json!({ "program": self.program, "seen": self.seen.as_ref().ok(), "error": self.seen.as_ref().err() })
+    }
 }
 
 impl Cache {
@@ -266,6 +281,10 @@ impl Cache {
         let disk = folder.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok());
         Self { folder: folder.display().to_string(), free_bytes: disk.map(|disk| disk.f_bavail * disk.f_frsize) }
     }
+}
+
+fn workers(count: u32) -> String {
+    if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") }
 }
 
 fn some(text: &str, none: &str) -> String {
@@ -305,9 +324,11 @@ mod tests {
             }),
             memory_nodes: 1,
             gpus: vec![Gpu { name: "A Card".into(), memory: Some((8 << 30, 4 << 30)) }],
-            python: Python { program: "python3".into(), seen },
+            python: Some(Python { program: "python3".into(), seen }),
             cache: Cache { folder: "/cache".into(), free_bytes: Some(1 << 40) },
             workers: 1,
+            has_worker_elsewhere: false,
+            worker_finds_memory: false,
             host_bytes: 0,
             threads: None,
             memory_limit: None,
@@ -348,6 +369,29 @@ mod tests {
         assert!(beside.table(&[]).contains("up to 1.30 GiB of memory"), "{}", beside.table(&[]));
         let said = Findings { threads: Some(3), memory_limit: Some(1 << 30), ..beside };
         assert_eq!(said.json(&[])["worker"], json!({ "threads": 3, "memory_limit_bytes": 1 << 30 }));
+    }
+
+    #[test]
+    fn what_workers_need_that_run_already_is_not_looked_for_here() {
+        let config = |arguments: &[(&str, &str)]| {
+            let python = [("python", "/no/python")];
+            let said = arguments.iter().chain(&python).map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+            Config::from_arguments(&said.collect::<Vec<_>>(), &Surroundings::default()).expect("valid")
+        };
+        let look = |arguments: &[(&str, &str)]| Findings::look(&config(arguments));
+        assert!(look(&[]).wrong().iter().any(|wrong| wrong.starts_with("/no/python cannot be asked")));
+
+        let near = look(&[("worker", "unix:///a.sock"), ("threads", "3")]);
+        let page = near.table(&near.wrong());
+        assert!(page.contains("3 threads with") && page.contains("up to what the worker finds of memory"), "{page}");
+        assert!(page.contains("Nothing is wrong."), "{page}");
+
+        let far = look(&[("worker", "tcp://far:7000"), ("worker_token_file", "/token")]);
+        let page = far.table(&far.wrong());
+        assert!(page.contains("1 worker elsewhere, with what is there"), "{page}");
+        assert!(page.contains("Nothing is wrong.") && !page.contains("/no/python"), "{page}");
+        assert_eq!(far.json(&[])["worker"], json!({ "threads": null, "memory_limit_bytes": null }));
+        assert_eq!(far.json(&[])["python"], Value::Null);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use super::python::{Module, refuse_what_would_be_ignored};
+use super::python::{Module, Taken};
 use super::serve::find_model;
-use super::{Line, Trouble, resolve, tree};
-use crate::config::{Count, Settings as _, Surroundings, server_settings, settings};
+use super::{Line, Trouble, tree};
+use crate::config::{Count, Settings as _, Surroundings, settings};
 
 const USAGE: &str = "\
 pelton inspect program [MODEL] [FLAGS]: the calls that a step of the model is made of on a CPU, with buffers, bytes, operations, and how long
@@ -45,11 +45,8 @@ settings! {
 
 /// Replaces this process; returns only for help, or if that fails.
 pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, Trouble> {
-    let settings: Vec<_> = Options::ALL.iter().chain(server_settings()).collect();
-    let Line::Run(values) = resolve(USAGE, args, Some("model"), &settings, around)? else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    refuse_what_would_be_ignored(&values, &USED, "pelton inspect program")?;
+    let taken = Taken { command: "pelton inspect program", own: Options::ALL, used: &USED };
+    let Line::Run(values) = taken.resolve(USAGE, args, around)? else { return Ok(ExitCode::SUCCESS) };
     let (options, config) = (Options::take(&values), tree(&values)?);
     let folder = find_model(&config, around, &|_, _, _| ())?;
     let threads = config.worker.threads.said().map_or(0, |Count(threads)| threads); // 0: the worker chooses

@@ -195,9 +195,21 @@ fn resolve(
     settings: &[&'static Setting],
     around: &Surroundings,
 ) -> Result<Line, Trouble> {
+    resolve_showing(usage, args, positional, settings, settings, around)
+}
+
+/// The same, with help for the settings in `shown`.
+fn resolve_showing(
+    usage: &str,
+    args: &[OsString],
+    positional: Option<&'static str>,
+    settings: &[&'static Setting],
+    shown: &[&'static Setting],
+    around: &Surroundings,
+) -> Result<Line, Trouble> {
     Ok(match config::resolve(args, positional, settings, around)? {
         Asked::Help => {
-            print(format_args!("{usage}{}", config::help(settings)))?;
+            print(format_args!("{usage}{}", config::help(shown)))?;
             Line::Helped
         }
         Asked::Run(values) => Line::Run(values),

@@ -3,19 +3,19 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use super::python::{Module, refuse_what_would_be_ignored};
+use super::python::{Module, Taken};
 use super::serve::{engine_config, find_model};
 use super::tokenizer_json::tokenizer_json;
-use super::{Line, Trouble, resolve, tree};
-use crate::config::{Config, Surroundings, server_settings};
+use super::{Line, Trouble, tree};
+use crate::config::{Config, Surroundings};
 
 const USAGE: &str = "\
 pelton prepare [MODEL] [FLAGS]: loads the model once and keeps it, so that `pelton serve` with the same flags starts without the checkpoint and
-without PyTorch. Takes those flags of `pelton serve` that decide what is loaded. A model on a card is not kept.
+without PyTorch. Takes those flags of `pelton serve` that decide what is loaded, and how long a context fits. A model on a card is not kept.
 ";
 
 /// What this command uses of the server's settings, beside those of the hub.
-const USED: [&str; 20] = [
+const USED: [&str; 25] = [
     "config",
     "model",
     "dtype",
@@ -31,6 +31,11 @@ const USED: [&str; 20] = [
     "memory_limit",
     "block_size",
     "token_budget",
+    "max_running",
+    "speculate",
+    "speculate_max",
+    "kv_host_memory",
+    "workers",
     "device",
     "threads",
     "python",
@@ -40,10 +45,8 @@ const USED: [&str; 20] = [
 
 /// The exit code is the module's.
 pub(super) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, Trouble> {
-    let Line::Run(values) = resolve(USAGE, args, Some("model"), &server_settings(), around)? else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    refuse_what_would_be_ignored(&values, &USED, "pelton prepare")?;
+    let taken = Taken { command: "pelton prepare", own: &[], used: &USED };
+    let Line::Run(values) = taken.resolve(USAGE, args, around)? else { return Ok(ExitCode::SUCCESS) };
     let config = tree(&values)?;
     refuse_what_keeps_nothing(&config)?;
     let folder = find_model(&config, around, &|_, _, _| ())?;
@@ -83,5 +86,14 @@ mod tests {
         let empty = tempfile::tempdir().expect("a folder");
         let folder = empty.path().to_str().expect("a path of letters");
         assert!(refusal(&[folder]).contains("has no config.json"));
+    }
+
+    #[test]
+    fn what_decides_how_long_a_context_fits_is_taken() {
+        let empty = tempfile::tempdir().expect("a folder");
+        let folder = empty.path().to_str().expect("a path of letters");
+        let flags = ["--max-running", "4", "--speculate", "ngram", "--speculate-max", "3", "--workers", "2"];
+        let more = ["--kv-host-memory", "1MiB", "--device", "cpu"];
+        assert!(refusal(&[&[folder][..], &flags, &more].concat()).contains("has no config.json"));
     }
 }

@@ -5,12 +5,13 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use ring::digest::{Context, SHA256, digest};
 
-use super::Trouble;
 use super::python::Module;
+use super::{NO_MODULES_OF_THIS_FOLDER, Trouble};
 use crate::config::Config;
 
 const NAME: &str = "tokenizer.json";
@@ -37,7 +38,7 @@ pub(super) fn tokenizer_json(folder: &Path, config: &Config) -> Result<Vec<u8>, 
              tekken.json, vocab.json with merges.txt, or vocab.txt"
         )));
     };
-    let key = key(&files).map_err(|error| failed(error.to_string()))?;
+    let key = key(&files, &makers(config)).map_err(|error| failed(error.to_string()))?;
     let keeping = Keeping::open(config);
     if let Some(kept) = keeping.as_ref().and_then(|keeping| keeping.get(&key)) {
         return Ok(kept);
@@ -76,10 +77,26 @@ fn small_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Of all that the text depends on, but for the version of `transformers`.
-fn key(files: &[PathBuf]) -> io::Result<String> {
+/// Asks for the versions of the packages that make one, without importing them, which takes seconds.
+const QUESTION: &str = "\
+import importlib.metadata as metadata
+for name in ('transformers', 'tokenizers', 'sentencepiece', 'tiktoken'):
+    try: print(name, metadata.version(name))
+    except metadata.PackageNotFoundError: pass
+";
+
+/// What would make one here; nothing where no Python can be asked.
+fn makers(config: &Config) -> Vec<u8> {
+    let mut asking = Command::new(&config.worker.python);
+    asking.args([NO_MODULES_OF_THIS_FOLDER, "-c", QUESTION]).stdin(Stdio::null()).stderr(Stdio::null());
+    asking.output().map_or_else(|_| Vec::new(), |output| output.stdout)
+}
+
+/// Of all that the text depends on.
+fn key(files: &[PathBuf], makers: &[u8]) -> io::Result<String> {
     let mut hash = Context::new(&SHA256);
-    hash.update(format!("{} {FORM}", env!("CARGO_PKG_VERSION")).as_bytes());
+    hash.update(format!("{} {FORM} {}\n", env!("CARGO_PKG_VERSION"), makers.len()).as_bytes());
+    hash.update(makers);
     for path in files {
         let content = fs::read(path)?;
         hash.update(format!("\n{} {}\n", name_of(path), content.len()).as_bytes());
@@ -196,7 +213,11 @@ mod tests {
 
     fn config(cache: &Path, size: &str) -> Config {
         let cache = cache.display().to_string();
-        let said = [("model_cache", cache.as_str()), ("model_cache_size", size), ("python", "/no/python")];
+        with_python("/no/python", &cache, size)
+    }
+
+    fn with_python(python: &str, cache: &str, size: &str) -> Config {
+        let said = [("model_cache", cache), ("model_cache_size", size), ("python", python)];
         let said = said.map(|(name, text)| (name.to_owned(), text.to_owned()));
         Config::from_arguments(&said, &Surroundings::default()).expect("the settings are good")
     }
@@ -224,7 +245,7 @@ mod tests {
         let (folder, config) = (root.path().join("model"), config(root.path(), "1GiB"));
         fs::create_dir(&folder).expect("a folder");
         fs::write(folder.join("vocab.txt"), "a").expect("a file");
-        let key = || key(&small_files(&folder).expect("files")).expect("they are read");
+        let key = || key(&small_files(&folder).expect("files"), b"").expect("they are read");
         let (keeping, first) = (Keeping::open(&config).expect("it is ours"), key());
         keeping.put(&first, b"made");
         assert_eq!(tokenizer_json(&folder, &config).expect("it is kept"), b"made");
@@ -236,6 +257,21 @@ mod tests {
         }
         (0..2 * KEPT_MAX).for_each(|nth| keeping.put(&format!("{nth}"), b"made"));
         assert_eq!(fs::read_dir(&keeping.0).expect("a folder").count(), KEPT_MAX);
+    }
+
+    #[test]
+    fn other_packages_make_it_anew() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (folder, cache) = (root.path().join("model"), root.path().display().to_string());
+        fs::create_dir(&folder).expect("a folder");
+        fs::write(folder.join("vocab.txt"), "a").expect("a file");
+        // In place of Python: programs that say nothing, and what they are asked.
+        let made = |python| {
+            let text = tokenizer_json(&folder, &with_python(python, &cache, "1GiB")).expect("it is made");
+            String::from_utf8(text).expect("text")
+        };
+        assert_eq!(made("true"), "");
+        assert!(made("echo").starts_with("-P -m pelton.loading.tokenizer_json "));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use pelton_text::Tokenizer;
 
-use crate::command::python::{Module, refuse_what_would_be_ignored};
+use crate::command::python::{Module, Taken};
 use crate::command::serve::find_model;
 use crate::command::tokenizer_json::tokenizer_json;
-use crate::command::{Line, Trouble, resolve, tree};
-use crate::config::{Count, Quantize, Settings as _, Surroundings, server_settings, settings};
+use crate::command::{Line, Trouble, tree};
+use crate::config::{Count, Quantize, Settings as _, Surroundings, settings};
 
 const USAGE: &str = "\
 pelton bench quality [MODEL] --quantize int8 [FLAGS]: how far the model's predictions move when its weights are quantised: KL divergence
@@ -42,11 +42,8 @@ settings! {
 
 /// The exit code is the module's.
 pub(in crate::command) fn run(args: &[OsString], around: &Surroundings) -> Result<ExitCode, Trouble> {
-    let settings: Vec<_> = Options::ALL.iter().chain(server_settings()).collect();
-    let Line::Run(values) = resolve(USAGE, args, Some("model"), &settings, around)? else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    refuse_what_would_be_ignored(&values, &USED, "pelton bench quality")?;
+    let taken = Taken { command: "pelton bench quality", own: Options::ALL, used: &USED };
+    let Line::Run(values) = taken.resolve(USAGE, args, around)? else { return Ok(ExitCode::SUCCESS) };
     let (options, config) = (Options::take(&values), tree(&values)?);
     if config.model.quantize == Quantize::Auto {
         let why = "`quantize` is auto, which changes nothing; allowed: int8, int8-a16, int4, int4-a16";

@@ -34,7 +34,7 @@ use crate::logging;
 pub(super) use doors::Doors;
 pub(super) use model::find as find_model;
 pub(crate) use opened::open;
-pub(super) use parts::{Share, engine_config, refused_here, secrets};
+pub(super) use parts::{Share, engine_config, refused_here, secrets, worker_finds_memory};
 pub(super) use server::Server;
 pub(super) use stop::Stop;
 

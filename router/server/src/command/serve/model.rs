@@ -1,5 +1,6 @@
 //! Which folder is served, and under which names.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,8 +26,25 @@ pub(in crate::command) fn find(
         let message = format!("{} has no config.json; give a folder in Hugging Face layout", folder.display());
         return Err(Trouble::Failed(message));
     }
+    if let Some(path) = no_file(&folder) {
+        let message = format!("{} is no regular file; supported: files, and links to files", path.display());
+        return Err(Trouble::Failed(message));
+    }
     // The worker has a working folder of its own.
     folder.canonicalize().map_err(|error| Trouble::Failed(format!("{}: {error}", folder.display())))
+}
+
+/// Something that would be read of a model, here or in a module's folder, and is a pipe, a socket or a device: whoever opens a pipe waits
+/// until somebody writes to it.
+fn no_file(folder: &Path) -> Option<PathBuf> {
+    const READ: [&str; 8] = ["json", "safetensors", "jinja", "txt", "model", "tiktoken", "bpe", "py"];
+    let within =
+        |folder: &Path| fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let is_read = |path: &Path| path.extension().is_some_and(|end| READ.iter().any(|known| end == *known));
+    let is_other = |path: &Path| fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    within(folder)
+        .flat_map(|path| if path.is_dir() { within(&path).collect() } else { vec![path] })
+        .find(|path| is_read(path) && is_other(path))
 }
 
 /// The names that requests may use; the first one is reported.
@@ -103,6 +121,24 @@ mod tests {
         assert_eq!(names(&config(Some(&folder), "a,b"), &found), ["a", "b"]);
         assert_eq!(names(&config(None, ""), &found), ["demo"]);
         assert_eq!(names(&config(Some(Path::new("org/name")), ""), &found), ["org/name"]);
+    }
+
+    #[test]
+    fn a_pipe_among_the_files_is_refused_instead_of_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let root = tempfile::tempdir().expect("a folder");
+        let (folder, around) = (root.path(), Surroundings::default());
+        fs::create_dir(folder.join("2_Dense")).expect("made");
+        fs::write(folder.join("config.json"), "{}").expect("written");
+        std::os::unix::fs::symlink("nowhere", folder.join("tokenizer.json")).expect("made");
+        for name in ["model.safetensors", "2_Dense/config.json"] {
+            assert!(find(&config(Some(folder), ""), &around, &|_, _, _| ()).is_ok());
+            let path = folder.join(name);
+            mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0).expect("made");
+            let refused = refusal(&config(Some(folder), ""), &around);
+            assert_eq!(refused, format!("{} is no regular file; supported: files, and links to files", path.display()));
+            fs::remove_file(path).expect("removed");
+        }
     }
 
     #[test]

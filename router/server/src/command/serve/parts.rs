@@ -95,8 +95,12 @@ impl Share {
         if config.has_worker_elsewhere() {
             return Ok(Self::default());
         }
-        let memory = machine::memory().map_or(0, |memory| memory.worker_limit_bytes());
-        let memory = beside(memory, tiers(config).host_bytes)?;
+        let memory = if worker_finds_memory(config) {
+            0
+        } else {
+            let free = machine::memory().map_or(0, |memory| memory.worker_limit_bytes());
+            beside(free, tiers(config).host_bytes)?
+        };
         let cores = std::thread::available_parallelism().map_or(0, NonZeroUsize::get) as u32;
         Ok(Self::out_of(memory, cores, config.workers()))
     }
@@ -105,6 +109,13 @@ impl Share {
     pub(crate) fn out_of(memory_bytes: u64, cores: u32, workers: u32) -> Self {
         Self { memory_bytes: memory_bytes / u64::from(workers), threads: (cores / workers).max(cores.min(1)) }
     }
+}
+
+/// Whether the worker looks for itself how much memory there is: on another machine; and one that stays and may hold an earlier router's
+/// model, which counts as taken until it is let go for the next. Several, or host memory for KV beside it, have to share what is free now.
+pub(crate) fn worker_finds_memory(config: &Config) -> bool {
+    let is_alone = matches!(&config.worker.worker[..], [WorkerAddress::Unix(_)]) && tiers(config).host_bytes == 0;
+    config.has_worker_elsewhere() || is_alone
 }
 
 /// What of the settings this machine cannot give.
@@ -342,6 +353,18 @@ mod tests {
             panic!("{:?}", engine.workers)
         };
         assert_eq!((address.as_str(), token.0.as_str()), ("far:7000", "secret"));
+    }
+
+    #[test]
+    fn a_worker_that_stays_looks_for_memory_when_it_has_let_its_model_go() {
+        let load = |arguments: &[(&str, &str)]| {
+            let engine = engine_config(&config(arguments), Path::new("/model")).expect("valid");
+            (engine.load.memory_limit_bytes, engine.load.threads > 0)
+        };
+        assert_eq!(load(&[("worker", "unix:///a.sock")]), (0, true));
+        assert_eq!(load(&[("worker", "unix:///a.sock"), ("memory_limit", "1GiB")]), (1 << 30, true));
+        assert!(load(&[("worker", "unix:///a.sock,unix:///b.sock")]).0 > 0);
+        assert!(load(&[("worker", "unix:///a.sock"), ("kv_host_memory", "1MiB")]).0 > 0);
     }
 
     #[test]
