@@ -180,6 +180,29 @@ def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Chann
             "sampling.beam_search.length_penalty",
             grpc.StatusCode.INVALID_ARGUMENT,
         ),
+        (
+            messages.GenerateRequest(text="x", sampling=messages.Sampling(regex="a", whitespace_pattern=" ?")),
+            "`sampling.whitespace_pattern` is only allowed together with a JSON schema",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            messages.GenerateRequest(text="x", truncate_prompt_tokens=-2),
+            "`truncate_prompt_tokens` is -2",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            messages.GenerateRequest(text="x", suffix="y"),
+            "`suffix` cannot be used: the model's vocabulary has no marks",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (
+            messages.GenerateRequest(
+                chat=messages.Chat(messages=[messages.Message(role="user", content="hi")], reasoning_effort="some")
+            ),
+            "`chat.reasoning_effort`",
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (messages.GenerateRequest(text="x", request_id="a b"), "`request_id`", grpc.StatusCode.INVALID_ARGUMENT),
         (messages.GenerateRequest(text="x", model="other"), "other", grpc.StatusCode.NOT_FOUND),
     ]
     for request, names, status in cases:
@@ -187,6 +210,37 @@ def test_errors_are_statuses_that_name_the_field(stubs: Any, channel: grpc.Chann
             list(stub.Generate(request, timeout=60))
         assert caught.value.code() == status, caught.value.details()
         assert names in caught.value.details()
+
+
+def test_a_prompt_is_cut_as_over_http(stubs: Any, channel: grpc.Channel, server: Server) -> None:
+    messages, services = stubs
+    prompt = list(range(40, 60))
+    for side, kept in (("", prompt[-7:]), ("left", prompt[-7:]), ("right", prompt[:7])):
+        request = messages.GenerateRequest(
+            token_ids=messages.TokenIds(ids=prompt),
+            truncate_prompt_tokens=7,
+            truncation_side=side,
+            sampling=messages.Sampling(max_tokens=5, temperature=0, ignore_eos=True),
+        )
+        told = list(services.PeltonStub(channel).Generate(request, timeout=60))
+        over_http = complete(server, kept, max_tokens=5, temperature=0)
+        assert [token for message in told for token in message.token_ids] == over_http.tokens
+        assert told[-1].finish.prompt_tokens == 7
+
+
+def test_an_answer_is_named_by_its_request_else_by_its_call(stubs: Any, channel: grpc.Channel) -> None:
+    messages, services = stubs
+    stub = services.PeltonStub(channel)
+    call = [("x-request-id", "call")]
+    for own, expected in (("", "call"), ("own", "own")):
+        request = messages.GenerateRequest(text="x", request_id=own, sampling=messages.Sampling(max_tokens=1))
+        answer = stub.Generate(request, timeout=60, metadata=call)
+        assert list(answer)
+        assert dict(answer.initial_metadata())["x-request-id"] == expected
+        request.sampling.temperature = -1
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stub.Generate(request, timeout=60, metadata=call))
+        assert dict(refused.value.trailing_metadata())["x-request-id"] == expected
 
 
 def test_terms_are_read_from_metadata_and_from_fields(stubs: Any, channel: grpc.Channel, server: Server) -> None:

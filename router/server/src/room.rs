@@ -18,6 +18,17 @@ pub(crate) struct Room {
 #[derive(Debug)]
 pub(crate) struct Place(OwnedSemaphorePermit);
 
+/// Bodies of up to so many bytes are small.
+pub(crate) const SMALL_BODY: usize = 64 << 10;
+
+/// Room for bodies of requests until they are understood. Small ones have a room of their own, so that large ones keep nobody from an
+/// ordinary chat.
+#[derive(Debug)]
+pub(crate) struct BodyRooms {
+    pub(crate) small: Room,
+    pub(crate) large: Room,
+}
+
 impl Place {
     /// For crates that know no rooms.
     pub(crate) fn into_permit(self) -> OwnedSemaphorePermit {

@@ -157,8 +157,8 @@ impl ChatRequest {
         fields.finish(&CHAT)?;
         let echoed = if echo { last_answer(&input) } else { String::new() };
         let prompts = vec![Prompt::Chat { input: Box::new(input), add_special }];
-        let request =
-            Request { tools: reading, cut, shows_prompts: shown.prompt_text, ..Request::new(prompts, options) };
+        let (tools, shows_prompts, shows_ids) = (reading, shown.prompt_text, shown.ids);
+        let request = Request { tools, cut, shows_prompts, shows_ids, ..Request::new(prompts, options) };
         let max_tokens_name = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
         Ok(Self { model, request_id, stream, shown, include_reasoning, tells_tier, echoed, request, max_tokens_name })
     }

@@ -163,7 +163,8 @@ impl CompletionRequest {
         }
         let request_id = read_request_id(&mut fields)?;
         fields.finish(&COMPLETION)?;
-        let request = Request { echo, cut, shows_prompts: shown.prompt_text, ..Request::new(prompts, options) };
+        let (shows_prompts, shows_ids) = (shown.prompt_text, shown.ids);
+        let request = Request { echo, cut, shows_prompts, shows_ids, ..Request::new(prompts, options) };
         Ok(Self { model, request_id, stream, shown, prompt_logprobs, logprobs, told, request })
     }
 

@@ -72,13 +72,13 @@ const STRUCTURED_OUTPUTS: Shape = Shape {
         optional("json", SCHEMA_OR_TEXT, "A JSON schema, or the text of one."),
         optional("json_object", Kind::Flag, "Any JSON object."),
         with_default(
-            "disable_any_whitespace",
+            NO_SPACES,
             Kind::Flag,
             "false",
             "With `json` or `json_object`: whether nothing stands between the document's tokens.",
         ),
         optional(
-            "whitespace_pattern",
+            SPACES,
             Kind::TEXT,
             "With `json` or `json_object`: what may stand there, a regular expression of white space alone.",
         ),
@@ -190,29 +190,39 @@ fn read_structured(outputs: &mut Fields<'_>, all: &mut Vec<Constrained>) -> Resu
 
 /// What stands between the tokens of a document.
 fn read_spaces(outputs: &mut Fields<'_>, all: &mut [Constrained]) -> Result<(), ApiError> {
-    let is_disabled = outputs.flag("disable_any_whitespace")?.unwrap_or(false);
-    let pattern = outputs.text("whitespace_pattern")?;
+    let is_disabled = outputs.flag(NO_SPACES)?.unwrap_or(false);
+    let pattern = outputs.text(SPACES)?;
+    set_spaces(all.last_mut(), is_disabled, pattern, |name| outputs.at(name))
+}
+
+const NO_SPACES: &str = "disable_any_whitespace";
+const SPACES: &str = "whitespace_pattern";
+
+/// The same in any protocol, whose names `at` gives.
+pub(crate) fn set_spaces(
+    asked: Option<&mut Constrained>,
+    is_disabled: bool,
+    pattern: Option<String>,
+    at: impl Fn(&'static str) -> String,
+) -> Result<(), ApiError> {
     let conflict = |param: String, reason: &str| Err(ApiError::Conflict { param, reason: reason.to_owned() });
     let (param, spaces) = match (is_disabled, pattern) {
         (false, None) => return Ok(()),
-        (true, Some(_)) => {
-            let reason = "cannot go together with `disable_any_whitespace`: true";
-            return conflict(outputs.at("whitespace_pattern"), reason);
-        }
-        (true, None) => (outputs.at("disable_any_whitespace"), Spaces::None),
-        (false, Some(pattern)) => (outputs.at("whitespace_pattern"), Spaces::Matching(pattern)),
+        (true, Some(_)) => return conflict(at(SPACES), "cannot go together with `disable_any_whitespace`: true"),
+        (true, None) => (at(NO_SPACES), Spaces::None),
+        (false, Some(pattern)) => (at(SPACES), Spaces::Matching(pattern)),
     };
     if let Err(error) = spaces.check() {
         return Err(ApiError::WrongGrammar { param, reason: error.reason });
     }
-    match all.last_mut().map(|asked| &mut asked.constraint) {
+    match asked.map(|asked| &mut asked.constraint) {
         Some(asked @ Constraint::JsonObject) => *asked = Constraint::Spaced(json!({ "type": "object" }), spaces),
         Some(asked @ Constraint::JsonSchema(_)) => {
             if let Constraint::JsonSchema(schema) = std::mem::replace(asked, Constraint::JsonObject) {
                 *asked = Constraint::Spaced(schema, spaces);
             }
         }
-        _ => return conflict(param, "is only allowed together with `json` or `json_object`"),
+        _ => return conflict(param, "is only allowed together with a JSON schema or `json_object`"),
     }
     Ok(())
 }

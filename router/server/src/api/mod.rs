@@ -38,8 +38,9 @@ mod usage;
 mod verbosity;
 
 pub(crate) use chat::chat_of_json;
+pub(crate) use constrained::set_spaces;
 pub(crate) use json::{value_of, why_no_json};
-pub(crate) use sampling::{StreamOptions, is_plain_id};
+pub(crate) use sampling::{PLAIN_ID, StreamOptions, cut_of, is_plain_id};
 pub(crate) use tags::read_text as structural_tag_of_json;
 
 use crate::generate::{Ending, Finish, StopCause};

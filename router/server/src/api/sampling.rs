@@ -257,20 +257,31 @@ pub(super) fn read_shown(fields: &mut Fields<'_>) -> Result<ShownTokens, ApiErro
 
 /// How a prompt is cut that is too long.
 pub(super) fn read_cut(fields: &mut Fields<'_>) -> Result<Option<Cut>, ApiError> {
-    let allowed = "-1 (the context less one), or an integer from 1 on, at most the model's context";
-    let keeps = match fields.text(TRUNCATION_SIDE)?.as_deref() {
+    let (side, tokens) = (fields.text(TRUNCATION_SIDE)?, fields.integer(TRUNCATE, CUT_LENGTHS)?);
+    cut_of(tokens, side.as_deref(), |name| fields.at(name))
+}
+
+const CUT_LENGTHS: &str = "-1 (the context less one), or an integer from 1 on, at most the model's context";
+
+/// The same in any protocol, whose names `at` gives.
+pub(crate) fn cut_of(
+    tokens: Option<i64>,
+    side: Option<&str>,
+    at: impl Fn(&'static str) -> String,
+) -> Result<Option<Cut>, ApiError> {
+    let keeps = match side {
         None | Some("left") => Side::End,
         Some("right") => Side::Beginning,
         Some(other) => {
-            return Err(ApiError::invalid(fields.at(TRUNCATION_SIDE), quoted(other), "\"left\" or \"right\""));
+            return Err(ApiError::invalid(at(TRUNCATION_SIDE), quoted(other), "\"left\" or \"right\""));
         }
     };
-    match fields.integer::<i64>(TRUNCATE, allowed)? {
+    match tokens {
         None => Ok(None),
         Some(-1) => Ok(Some(Cut { tokens: None, keeps })),
         Some(tokens) => match u32::try_from(tokens) {
             Ok(tokens) if tokens > 0 => Ok(Some(Cut { tokens: Some(tokens), keeps })),
-            _ => Err(ApiError::invalid(fields.at(TRUNCATE), tokens, allowed)),
+            _ => Err(ApiError::invalid(at(TRUNCATE), tokens, CUT_LENGTHS)),
         },
     }
 }
@@ -404,8 +415,11 @@ pub(crate) fn read_request_id(fields: &mut Fields<'_>) -> Result<Option<String>,
     if is_plain_id(&id) {
         return Ok(Some(id));
     }
-    Err(ApiError::invalid(fields.at("request_id"), quoted(&id), "1 to 128 visible ASCII characters"))
+    Err(ApiError::invalid(fields.at("request_id"), quoted(&id), PLAIN_ID))
 }
+
+/// What [`is_plain_id`] asks for.
+pub(crate) const PLAIN_ID: &str = "1 to 128 visible ASCII characters";
 
 /// Whether a client's id can stand in headers, logs and responses.
 pub(crate) fn is_plain_id(id: &str) -> bool {

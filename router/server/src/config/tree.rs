@@ -80,8 +80,8 @@ settings! {
         api_key: Vec<Secret>;
         /// A file with one API key a line; empty lines and lines that begin with `#` are skipped.
         api_key_file: Option<PathBuf>;
-        /// Connections at the same time. A new one beyond it takes the place of the oldest that has sent no request yet; if all
-        /// have, it waits. Fewer if the process may open fewer files.
+        /// Connections at the same time. A new one beyond it takes the place of the oldest that has sent no request yet, else of the one that
+        /// has been idle for longest; while all have requests under way, it waits. Fewer if the process may open fewer files.
         max_connections: Count<1, 1_000_000> = "4096";
         /// Whether chats may bring a template of their own (`chat_template`). Each such template is a program of the client's: it runs in a
         /// process of its own, within 512 MiB and 10 s.

@@ -20,7 +20,10 @@ use super::{
     follow::{Delta, Ending, Finish, Followed, Follower},
     serving::Serving,
 };
-use crate::{error::ApiError, metrics::RequestClock};
+use crate::{
+    error::ApiError,
+    metrics::{RequestClock, Siblings},
+};
 
 /// Answers under way.
 pub struct Generation {
@@ -69,13 +72,14 @@ impl Serving {
         let rules = rules.iter().flat_map(|rules| std::iter::repeat_n(rules, n as usize));
         let sources = self.sources(&request.options, submissions)?;
         let shares_scores = request.options.prompt_logprobs.is_some() && request.options.beams.is_none();
+        let siblings: Vec<_> = prompts.iter().map(|_| Siblings::new(n)).collect();
         let choices = sources.into_iter().zip(rules).enumerate().map(|(index, (source, rules))| {
             let is_first = index.is_multiple_of(n as usize);
             let clock = RequestClock::new(&self.metrics, terms.arrival, rules.max_tokens);
             Choice {
                 source,
                 follower: Follower::new(&self.tokenizer, Arc::clone(rules)),
-                clock: if is_first { clock.first_of(n) } else { clock },
+                clock: clock.among(&siblings[index / n as usize]),
                 explains: false,
                 lacks_scores: shares_scores && !is_first,
             }

@@ -26,6 +26,7 @@ mod rules;
 mod said;
 mod serving;
 mod shorten;
+mod shown;
 mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -80,12 +81,14 @@ pub struct Request {
     pub cut: Option<Cut>,
     /// Whether prompts will be shown as texts, too.
     pub shows_prompts: bool,
+    /// Whether their tokens will be shown.
+    pub shows_ids: bool,
 }
 
 impl Request {
     /// Answers to prompts, and nothing else.
     pub fn new(prompts: Vec<Prompt>, options: Options) -> Self {
-        Self { prompts, options, echo: false, tools: None, cut: None, shows_prompts: false }
+        Self { prompts, options, echo: false, tools: None, cut: None, shows_prompts: false, shows_ids: false }
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
     options::{ModelFacts, in_vocabulary},
     serving::Serving,
     shorten::Shortening,
+    shown::{Shown, ShownPrompts},
 };
 use crate::{
     error::ApiError,
@@ -114,8 +115,8 @@ pub(crate) const SUFFIX: &str = "suffix";
 pub(crate) enum Purpose {
     /// To be answered: it must fit the context, or be cut so that it does.
     Answer {
-        /// Whether its text is kept.
-        shows_text: bool,
+        /// What will be shown of it.
+        shown: Shown,
         /// What becomes of one that is too long.
         cut: Option<Cut>,
     },
@@ -134,7 +135,16 @@ enum Known {
 impl Request {
     /// What its prompts are tokenised for.
     pub(crate) fn purpose(&self) -> Purpose {
-        Purpose::Answer { shows_text: self.echo || self.shows_prompts, cut: self.cut }
+        Purpose::Answer { shown: Shown::of(self), cut: self.cut }
+    }
+}
+
+impl Purpose {
+    fn shown(self) -> Shown {
+        match self {
+            Self::Answer { shown, .. } => shown,
+            Self::Count => Shown::default(),
+        }
     }
 }
 
@@ -190,7 +200,8 @@ impl Serving {
         }
         let bytes = known.iter().map(Known::bytes).sum();
         let serving = Arc::clone(self);
-        let one = move |prompt| serving.tokenize_one(prompt, purpose);
+        let mut all = ShownPrompts::new(purpose.shown());
+        let one = move |prompt| serving.tokenize_one(prompt, purpose).and_then(|prompt| all.add(prompt));
         self.on_text(bytes, move || known.into_iter().map(one).collect()).await
     }
 
@@ -218,7 +229,7 @@ impl Serving {
     }
 
     fn tokenize_one(&self, known: Known, purpose: Purpose) -> Result<PreparedPrompt, ApiError> {
-        let shows_text = matches!(purpose, Purpose::Answer { shows_text: true, .. });
+        let shows_text = purpose.shown().has_text();
         let param = known.param();
         let (text, add_special, chat) = match known {
             Known::Rendered { text, beginning, add_special } => {

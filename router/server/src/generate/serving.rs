@@ -15,7 +15,7 @@ use crate::{
     error::{ApiError, shortened},
     metrics::Metrics,
     renderer::Renderer,
-    room::Room,
+    room::{BodyRooms, Room, SMALL_BODY},
 };
 
 /// So many of the largest bodies are held at once.
@@ -91,8 +91,15 @@ impl ApiLimits {
         passes_unknown: false,
     };
 
-    fn bodies_room(&self) -> Room {
-        Room::new(self.body_bytes.saturating_mul(BODIES_HELD))
+    /// Bytes of the largest bodies that are held at once.
+    fn held_bytes(&self) -> usize {
+        self.body_bytes.saturating_mul(BODIES_HELD)
+    }
+
+    /// Each connection finds room for a small one; those with many requests at once share what there is.
+    fn body_rooms(&self) -> BodyRooms {
+        let small = self.held_bytes().max(self.max_connections.saturating_mul(SMALL_BODY));
+        BodyRooms { small: Room::new(small), large: Room::new(self.held_bytes()) }
     }
 }
 
@@ -123,8 +130,7 @@ pub struct Serving {
     pub(crate) fill: Option<FillMarks>,
     /// For prompts that come as embeddings, as long as they wait or run.
     pub(crate) embeds_room: Room,
-    /// For bodies of requests until they are understood.
-    pub(crate) bodies_room: Room,
+    pub(crate) body_rooms: BodyRooms,
     /// What answers are constrained to.
     pub(crate) grammars: Arc<Compiler>,
     /// No token stands for more bytes of text than this.
@@ -159,8 +165,8 @@ impl Serving {
         let grammars = Arc::new(constrain::compiler(&tokenizer, &checkpoint));
         Arc::new(Self {
             fill: FillMarks::of(&tokenizer),
-            embeds_room: limits.bodies_room(),
-            bodies_room: limits.bodies_room(),
+            embeds_room: Room::new(limits.held_bytes()),
+            body_rooms: limits.body_rooms(),
             grammars,
             status: engine.status(),
             metrics: Arc::new(Metrics::new(&served_names[0], context)),

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{
     prepare::{PreparedPrompt, Purpose, unrendered},
     serving::Serving,
+    shown::Shown,
 };
 use crate::error::ApiError;
 
@@ -84,7 +85,7 @@ impl Serving {
             }
             Err(error) => return Err(unrendered(error)),
         };
-        match self.encode("messages", &text, false, Purpose::Answer { shows_text: false, cut: None }) {
+        match self.encode("messages", &text, false, Purpose::Answer { shown: Shown::default(), cut: None }) {
             Ok(ids) => Ok(Ok(PreparedPrompt { ids: ids.into(), text: None, chat: Some(chat), embeds: None })),
             Err(error @ ApiError::TextTooLong { .. }) => Ok(Err(error)),
             Err(error) => Err(error),

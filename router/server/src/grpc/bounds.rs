@@ -62,7 +62,7 @@ pub(super) async fn check(State(app): State<App>, request: Request, next: Next) 
 /// The body of a call that has one message. What is too long is refused as soon as it says so.
 async fn whole(body: Body, app: &App) -> Result<Bytes, ApiError> {
     let limit = app.serving.limits.body_bytes;
-    let mut held = Held::new(limit.saturating_add(HEAD), &app.serving.bodies_room);
+    let mut held = Held::new(limit.saturating_add(HEAD), &app.serving.body_rooms)?;
     let mut pieces = Pieces::of(body, app);
     while let Some(piece) = pieces.next().await? {
         held.add(&piece)?;

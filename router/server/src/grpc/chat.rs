@@ -28,6 +28,7 @@ pub(super) fn read(chat: v1::Chat) -> Result<(ChatInput, Option<ToolUse>), ApiEr
             ApiError::invalid(name, format_args!("no JSON ({})", why_no_json(&error)), "a JSON text, or empty")
         })
     };
+    let given_word = |word: String| Some(word).filter(|word| !word.is_empty());
     let choice = match chat.tool_choice.starts_with('{') {
         true => given("chat.tool_choice", &chat.tool_choice)?,
         false => Some(chat.tool_choice).filter(|choice| !choice.is_empty()).into(),
@@ -39,6 +40,8 @@ pub(super) fn read(chat: v1::Chat) -> Result<(ChatInput, Option<ToolUse>), ApiEr
         "parallel_tool_calls": chat.parallel_tool_calls,
         "add_generation_prompt": chat.add_generation_prompt,
         "continue_final_message": chat.continue_final_message,
+        "reasoning_effort": given_word(chat.reasoning_effort),
+        "verbosity": given_word(chat.verbosity),
         "chat_template": Some(chat.chat_template).filter(|template| !template.is_empty()),
         "chat_template_kwargs": given("chat.chat_template_kwargs_json", &chat.chat_template_kwargs_json)?,
         "documents": given("chat.documents_json", &chat.documents_json)?,
@@ -104,6 +107,8 @@ mod tests {
             tools_json: format!("[{TOOL}]"),
             parallel_tool_calls: Some(false),
             chat_template_kwargs_json: r#"{"enable_thinking": false}"#.into(),
+            reasoning_effort: "low".into(),
+            verbosity: "high".into(),
             ..chat(vec![text("user", "hi"), asked, answered])
         })
         .expect("a chat");
@@ -118,6 +123,7 @@ mod tests {
         );
         assert_eq!(reading.map(|used| used.reading), Some(crate::generate::ToolReading::Single));
         assert_eq!(input.kwargs["enable_thinking"], false);
+        assert_eq!((&input.kwargs["reasoning_effort"], input.verbosity.as_deref()), (&json!("low"), Some("high")));
         let named =
             v1::Chat { tools_json: format!("[{TOOL}]"), tool_choice: TOOL.into(), ..chat(vec![text("user", "hi")]) };
         let demand = read(named).expect("a chat").1.map(|used| used.demand);
@@ -145,6 +151,8 @@ mod tests {
             (v1::Chat { chat_template_kwargs_json: "[]".into(), ..chat(hi()) }, "chat.chat_template_kwargs_json"),
             (v1::Chat { documents_json: "[1]".into(), ..chat(hi()) }, "chat.documents_json[0]"),
             (v1::Chat { continue_final_message: true, ..chat(hi()) }, "chat.continue_final_message"),
+            (v1::Chat { reasoning_effort: "some".into(), ..chat(hi()) }, "chat.reasoning_effort"),
+            (v1::Chat { verbosity: "some".into(), ..chat(hi()) }, "chat.verbosity"),
         ] {
             match read(chat).expect_err(param) {
                 ApiError::Invalid { param: got, .. }

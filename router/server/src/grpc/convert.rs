@@ -3,20 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use pelton_engine::{TokenId, TokenLogprobs, TokenScore};
-use pelton_grammar::Constraint;
 use pelton_rpc::v1::{self, generate_request::Input as GenerateInput, tokenize_request::Input as TokenizeInput};
 use pelton_text::Tokenizer;
-use tonic::Status;
+use tonic::{Status, metadata::AsciiMetadataValue};
 
-use super::chat;
+use super::{chat, sampling};
 use crate::{
-    api::{structural_tag_of_json, twice::check_names, why_no_json},
-    error::ApiError,
+    api::{PLAIN_ID, cut_of, is_plain_id},
+    error::{ApiError, shortened},
     generate::{
-        Apart, BeamSearch, CallPiece, Constrained, Delta, Drawn, Ending, Finish, OneText, Options, PreparedPrompt,
-        Prompt, Repetition, Request, Said, StopCause, ThoughtLimit, ToolUse, WordRules, Writer,
+        Apart, CallPiece, Delta, Drawn, Ending, Finish, OneText, PreparedPrompt, Prompt, Request, SUFFIX, Said,
+        StopCause, ToolUse, Writer,
     },
-    json_size::check_size,
 };
 
 pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError> {
@@ -37,13 +35,39 @@ pub(super) fn request(message: v1::GenerateRequest) -> Result<Request, ApiError>
     if message.echo && prompt.is_chat() {
         return Err(ApiError::not_served("echo", true, "false for a chat", "repeating a chat"));
     }
-    let mut options = message.sampling.map(self::options).transpose()?.unwrap_or_default();
+    let prompt = filled(prompt, message.suffix, message.echo)?;
+    let side = Some(message.truncation_side).filter(|side| !side.is_empty());
+    let cut = cut_of(message.truncate_prompt_tokens.map(i64::from), side.as_deref(), str::to_owned)?;
+    let mut options = message.sampling.map(sampling::options).transpose()?.unwrap_or_default();
     options.n = message.n.unwrap_or(1);
     options.priority = message.priority;
     options.user = Some(message.user);
     options.keep = message.keep_prompt_s.map(|seconds| Duration::from_secs(seconds.into()));
     options.cache_salt = Some(message.cache_salt).filter(|salt| !salt.is_empty());
-    Ok(Request { echo: message.echo, tools, ..Request::new(vec![prompt], options) })
+    Ok(Request { echo: message.echo, tools, cut, ..Request::new(vec![prompt], options) })
+}
+
+/// A prompt behind which a text comes, unless that is empty.
+fn filled(prompt: Prompt, suffix: String, echo: bool) -> Result<Prompt, ApiError> {
+    let conflict = |reason: &str| Err(ApiError::Conflict { param: SUFFIX.to_owned(), reason: reason.to_owned() });
+    match prompt {
+        prompt if suffix.is_empty() => Ok(prompt),
+        Prompt::Text { .. } if echo => conflict("cannot go together with `echo`: true"),
+        Prompt::Text { text, add_special } => Ok(Prompt::Between { text, suffix, add_special }),
+        _ => conflict("is only allowed together with `text`"),
+    }
+}
+
+/// What a request calls itself, if it does.
+pub(super) fn id(message: &v1::GenerateRequest) -> Result<Option<AsciiMetadataValue>, ApiError> {
+    let given = message.request_id.as_str();
+    if given.is_empty() {
+        return Ok(None);
+    }
+    let is_plain = is_plain_id(given);
+    let id = AsciiMetadataValue::try_from(given).ok().filter(|_| is_plain);
+    let wrong = || ApiError::invalid("request_id", format_args!("\"{}\"", shortened(given)), PLAIN_ID);
+    id.ok_or_else(wrong).map(Some)
 }
 
 /// What this contract calls the prompt of a request.
@@ -75,43 +99,20 @@ pub(super) fn by_our_names(error: ApiError, prompt: &'static str) -> ApiError {
             "chat_template_kwargs" => "chat.chat_template_kwargs_json",
             "chat_template" => "chat.chat_template",
             "continue_final_message" => "chat.continue_final_message",
+            "documents" => "chat.documents_json",
+            "reasoning_effort" => "chat.reasoning_effort",
+            "verbosity" => "chat.verbosity",
             "use_beam_search" => "sampling.beam_search",
             "length_penalty" => "sampling.beam_search.length_penalty",
             "prompt_cache_retention" => "keep_prompt_s",
             param => {
                 let field = param.split(['.', '[']).next().unwrap_or(param);
-                return SAMPLING.contains(&field).then(|| format!("sampling.{param}"));
+                return sampling::NAMES.contains(&field).then(|| format!("sampling.{param}"));
             }
         };
         Some(ours.to_owned())
     })
 }
-
-/// Fields of `Sampling` that the shared checks call by their last word.
-const SAMPLING: [&str; 22] = [
-    "max_tokens",
-    "min_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "logprobs",
-    "prompt_logprobs",
-    "allowed_token_ids",
-    "bad_words",
-    "logprob_token_ids",
-    "repetition_detection",
-    "thinking_token_budget",
-];
 
 /// Whether special tokens are added to a text, unless it is said; templates write a chat's.
 const ADDED_TO_TEXTS: bool = true;
@@ -119,79 +120,6 @@ const ADDED_TO_TEXTS: bool = true;
 fn chat_prompt(chat: v1::Chat, add_special: Option<bool>) -> Result<(Prompt, Option<ToolUse>), ApiError> {
     let (input, reading) = chat::read(chat)?;
     Ok((Prompt::Chat { input: Box::new(input), add_special: add_special.unwrap_or(!ADDED_TO_TEXTS) }, reading))
-}
-
-fn options(sampling: v1::Sampling) -> Result<Options, ApiError> {
-    let mut logit_bias: Vec<(TokenId, f32)> = sampling.logit_bias.into_iter().collect();
-    logit_bias.sort_unstable_by_key(|&(token, _)| token);
-    Ok(Options {
-        constrained: sampling.constraint.map(constrained).transpose()?.flatten(),
-        max_tokens: sampling.max_tokens,
-        min_tokens: sampling.min_tokens.unwrap_or(0),
-        temperature: sampling.temperature,
-        top_k: sampling.top_k.map(i64::from),
-        top_p: sampling.top_p,
-        min_p: sampling.min_p,
-        repetition_penalty: sampling.repetition_penalty,
-        presence_penalty: sampling.presence_penalty,
-        frequency_penalty: sampling.frequency_penalty,
-        logit_bias,
-        seed: sampling.seed,
-        stop: sampling.stop,
-        stop_token_ids: sampling.stop_token_ids,
-        ignore_eos: sampling.ignore_eos,
-        include_stop: sampling.include_stop_str_in_output,
-        skip_special: sampling.skip_special_tokens.unwrap_or(true),
-        logprobs: sampling.logprobs,
-        told: sampling.logprob_token_ids,
-        joins_special: false,
-        prompt_logprobs: sampling.prompt_logprobs,
-        beams: sampling.beam_search.map(|asked| BeamSearch {
-            length_penalty: asked.length_penalty.unwrap_or(BeamSearch::default().length_penalty),
-            early_stopping: asked.early_stopping,
-        }),
-        words: WordRules {
-            allowed: Some(sampling.allowed_token_ids).filter(|ids| !ids.is_empty()),
-            bad: sampling.bad_words,
-        },
-        repetition: sampling.repetition_detection.filter(|asked| asked.max_pattern_size > 0).map(|asked| Repetition {
-            min_pattern: asked.min_pattern_size.max(1),
-            max_pattern: asked.max_pattern_size,
-            min_count: asked.min_count,
-        }),
-        thoughts: sampling
-            .thinking_token_budget
-            .map(|tokens| ThoughtLimit { tokens, param: "sampling.thinking_token_budget".to_owned() }),
-        ..Options::default()
-    })
-}
-
-/// `None`: nothing is asked for.
-fn constrained(asked: v1::sampling::Constraint) -> Result<Option<Constrained>, ApiError> {
-    use v1::sampling::Constraint as Asked;
-    let (name, constraint) = match asked {
-        Asked::JsonObject(false) => return Ok(None),
-        Asked::JsonObject(true) => ("json_object", Constraint::JsonObject),
-        Asked::Regex(regex) => ("regex", Constraint::Regex(regex)),
-        Asked::Choice(choice) => ("choice", Constraint::Choice(choice.texts)),
-        Asked::Grammar(grammar) => ("grammar", Constraint::Grammar(grammar)),
-        Asked::StructuralTag(tag) => {
-            return structural_tag_of_json("sampling.structural_tag".to_owned(), tag).map(Some);
-        }
-        Asked::JsonSchema(schema) => {
-            check_size("sampling.json_schema", &schema)?;
-            check_names("sampling.json_schema", &schema)?;
-            let schema = serde_json::from_str(&schema).map_err(|error| {
-                ApiError::invalid(
-                    "sampling.json_schema",
-                    format_args!("no JSON ({})", why_no_json(&error)),
-                    "a JSON schema",
-                )
-            })?;
-            ("json_schema", Constraint::JsonSchema(schema))
-        }
-    };
-    Ok(Some(Constrained { constraint, param: format!("sampling.{name}") }))
 }
 
 /// Writes deltas as messages; each piece of the stream is all messages of one step.
@@ -329,7 +257,7 @@ mod tests {
     use pelton_engine::Usage;
 
     use super::*;
-    use crate::generate::{Part, Said, testing::tokenizer};
+    use crate::generate::{Cut, Part, Said, Side, testing::tokenizer};
 
     #[test]
     fn a_request_without_input_names_what_is_missing() {
@@ -343,7 +271,11 @@ mod tests {
 
     #[test]
     fn every_field_of_a_request_arrives() {
-        let sampling = v1::Sampling { skip_special_tokens: Some(false), ..v1::Sampling::default() };
+        let sampling = v1::Sampling {
+            skip_special_tokens: Some(false),
+            spaces_between_special_tokens: Some(false),
+            ..v1::Sampling::default()
+        };
         let request = request(v1::GenerateRequest {
             cache_salt: "mine".into(),
             echo: true,
@@ -353,26 +285,53 @@ mod tests {
         })
         .expect("valid");
         assert_eq!(request.options.cache_salt.as_deref(), Some("mine"));
-        assert!(request.echo && !request.options.skip_special);
+        assert!(request.echo && !request.options.skip_special && request.options.joins_special);
         assert!(matches!(&request.prompts[..], [Prompt::Text { add_special: false, .. }]));
         let plain = self::request(asked(GenerateInput::Text("a".into()))).expect("valid");
         assert_eq!(plain.options.cache_salt, None);
-        assert!(!plain.echo && plain.options.skip_special);
+        assert!(!plain.echo && plain.options.skip_special && !plain.options.joins_special);
         assert!(matches!(&plain.prompts[..], [Prompt::Text { add_special: true, .. }]));
     }
 
     #[test]
-    fn a_constraint_arrives_or_is_refused_by_name() {
-        use v1::sampling::Constraint as Asked;
-        let of = |constraint| constrained(constraint).expect("right").map(|read| (read.constraint, read.param));
-        let schema = of(Asked::JsonSchema("{\"type\": \"null\"}".into())).expect("a schema");
-        let expected = Constraint::JsonSchema(serde_json::json!({ "type": "null" }));
-        assert_eq!(schema, (expected, "sampling.json_schema".to_owned()));
-        assert_eq!(of(Asked::JsonObject(false)), None);
-        let choice = of(Asked::Choice(v1::Choice { texts: vec!["a".into()] })).expect("a choice");
-        assert_eq!(choice.0, Constraint::Choice(vec!["a".into()]));
-        let error = constrained(Asked::JsonSchema("{".into())).expect_err("no JSON");
-        assert!(matches!(error, ApiError::Invalid { param, .. } if param == "sampling.json_schema"));
+    fn a_request_may_name_itself_plainly() {
+        let of = |given: &str| {
+            let id = id(&v1::GenerateRequest { request_id: given.into(), ..v1::GenerateRequest::default() });
+            id.map(|id| id.map(|id| id.to_str().expect("ASCII").to_owned()))
+        };
+        assert_eq!(of(""), Ok(None));
+        assert_eq!(of("mine-1"), Ok(Some("mine-1".to_owned())));
+        for wrong in ["a b", "é", "\n", &"x".repeat(129)] {
+            assert!(matches!(of(wrong), Err(ApiError::Invalid { param, .. }) if param == "request_id"));
+        }
+    }
+
+    #[test]
+    fn how_a_prompt_is_cut_and_what_comes_behind_it_arrive_or_are_refused_by_name() {
+        let text = || asked(GenerateInput::Text("a".into()));
+        let cut = |tokens, side: &str| {
+            let asked = v1::GenerateRequest { truncate_prompt_tokens: tokens, truncation_side: side.into(), ..text() };
+            request(asked).map(|request| request.cut)
+        };
+        assert_eq!(cut(None, ""), Ok(None));
+        assert_eq!(cut(Some(-1), ""), Ok(Some(Cut { tokens: None, keeps: Side::End })));
+        assert_eq!(cut(Some(7), "right"), Ok(Some(Cut { tokens: Some(7), keeps: Side::Beginning })));
+        let param = |error| match error {
+            ApiError::Invalid { param, .. } | ApiError::Conflict { param, .. } => param,
+            other => panic!("{other}"),
+        };
+        assert_eq!(cut(Some(0), "").map_err(param), Err("truncate_prompt_tokens".to_owned()));
+        assert_eq!(cut(Some(7), "both").map_err(param), Err("truncation_side".to_owned()));
+
+        let behind = |input, echo| request(v1::GenerateRequest { suffix: "b".into(), echo, ..asked(input) });
+        let filled = behind(GenerateInput::Text("a".into()), false).expect("valid");
+        assert!(matches!(&filled.prompts[..], [Prompt::Between { text, suffix, .. }] if text == "a" && suffix == "b"));
+        for refused in [
+            behind(GenerateInput::Text("a".into()), true),
+            behind(GenerateInput::TokenIds(v1::TokenIds { ids: vec![1] }), false),
+        ] {
+            assert_eq!(param(refused.expect_err("refused")), "suffix");
+        }
     }
 
     #[test]
@@ -390,6 +349,7 @@ mod tests {
             |param: &str| by_our_names(ApiError::invalid(param.to_owned(), "wrong", "right"), "text").to_string();
         assert!(named("prompt").starts_with("`text`"));
         assert!(named("tools").starts_with("`chat.tools_json`"));
+        assert!(named("reasoning_effort").starts_with("`chat.reasoning_effort`"));
         assert!(named("max_tokens").starts_with("`sampling.max_tokens`"));
         assert!(named("priority").starts_with("`priority`"));
     }

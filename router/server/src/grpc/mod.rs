@@ -7,6 +7,7 @@ mod chat;
 mod convert;
 mod health;
 mod refusals;
+mod sampling;
 mod service;
 
 use std::convert::Infallible;

@@ -13,7 +13,10 @@ use super::{
 use crate::{
     error::ApiError,
     generate::{Serving, feed},
-    http::terms,
+    http::{
+        around::{REQUEST_ID, RequestId},
+        terms,
+    },
 };
 
 pub(super) struct PeltonService {
@@ -31,17 +34,15 @@ fn length<T>(request: &Request<T>) -> usize {
     request.extensions().get::<MessageBytes>().map_or(usize::MAX, |bytes| bytes.0)
 }
 
-#[tonic::async_trait]
-impl Pelton for PeltonService {
-    type GenerateStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
+type Generated = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
 
-    async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+impl PeltonService {
+    async fn begin(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Generated>, Status> {
         let headers = request.metadata().as_ref();
         let terms = terms::read(headers, request.extensions())?.within(terms::grpc_timeout(headers)?);
         let bytes = length(&request);
         let message = request.into_inner();
         self.serving.check_model(Some(&message.model))?;
-        tracing::debug!(request_id = message.request_id, "generate");
         let name = convert::name_of_prompt(&message);
         let by_our_names = |error: ApiError| convert::by_our_names(error, name);
         let request = self.serving.on_text(bytes, move || convert::request(message)).await?;
@@ -54,6 +55,29 @@ impl Pelton for PeltonService {
             Err(cut) => stream::iter([Err(Status::aborted(cut.to_string()))]).right_stream(),
         });
         Ok(Response::new(Box::pin(messages)))
+    }
+}
+
+#[tonic::async_trait]
+impl Pelton for PeltonService {
+    type GenerateStream = Generated;
+
+    async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Generated>, Status> {
+        let Some(id) = convert::id(request.get_ref())? else { return self.begin(request).await };
+        if let Some(RequestId(call)) = request.extensions().get() {
+            tracing::debug!(id = ?id, call, "generate");
+        }
+        // In the place of the call's: `http::around` leaves it there.
+        match self.begin(request).await {
+            Ok(mut response) => {
+                response.metadata_mut().insert(REQUEST_ID.as_str(), id);
+                Ok(response)
+            }
+            Err(mut status) => {
+                status.metadata_mut().insert(REQUEST_ID.as_str(), id);
+                Err(status)
+            }
+        }
     }
 
     async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeResponse>, Status> {

@@ -3,16 +3,17 @@
 use std::time::Instant;
 
 use axum::{
+    Router,
     extract::{MatchedPath, Request, State},
-    middleware::Next,
+    middleware::{Next, from_fn},
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
-use super::{App, leftover::Leftover};
+use super::{App, anthropic, leftover::Leftover};
 use crate::{api::is_plain_id, error::ApiError};
 
-static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Answered without a key: what probes, collectors and browsers ask, which can carry none.
 const OPEN: [&str; 7] = ["/health", "/ping", "/livez", "/readyz", "/startupz", "/metrics", "/docs"];
@@ -21,7 +22,7 @@ const OPEN_GRPC: &str = "/grpc.health.v1.Health/";
 
 /// The request's id: the client's, if it is a plain one, else our own.
 #[derive(Debug, Clone)]
-pub(super) struct RequestId(pub(super) String);
+pub(crate) struct RequestId(pub(crate) String);
 
 impl RequestId {
     fn of(headers: &HeaderMap) -> Self {
@@ -32,7 +33,12 @@ impl RequestId {
     }
 }
 
-/// Gives every request an id and every response the id of its request; and says which response is the last of its connection.
+/// What surrounds answers even where there is no model to ask yet: the request's id, and the form of the protocol that it speaks.
+pub(crate) fn introduced(router: Router) -> Router {
+    router.layer(from_fn(anthropic::speak)).layer(from_fn(identify))
+}
+
+/// Gives every request an id and every response the id of its request, unless a call has named itself and its answer says so; and says which response is the last of its connection.
 pub(super) async fn identify(mut request: Request, next: Next) -> Response {
     let id = RequestId::of(request.headers());
     let echoed = HeaderValue::from_str(&id.0).expect("ids are visible ASCII");
@@ -42,7 +48,7 @@ pub(super) async fn identify(mut request: Request, next: Next) -> Response {
         _ => Leftover::of(request),
     };
     let mut response = next.run(request).await;
-    response.headers_mut().insert(REQUEST_ID.clone(), echoed);
+    response.headers_mut().entry(&REQUEST_ID).or_insert(echoed);
     if let Some(leftover) = leftover
         && !leftover.drained().await
     {
@@ -60,11 +66,13 @@ pub(super) async fn measure(State(app): State<App>, request: Request, next: Next
         known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS") => known.to_owned(),
         _ => "other".to_owned(),
     };
-    let id = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
+    let given = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
     let response = next.run(request).await;
+    let own = response.headers().get(&REQUEST_ID).and_then(|id| id.to_str().ok());
+    let id = own.unwrap_or(&given);
     let status = response.status().as_u16();
     app.serving.metrics.http_answered(&route, &method, status, begin.elapsed());
-    tracing::debug!(%id, method, route, status, duration_us = begin.elapsed().as_micros() as u64, "answered");
+    tracing::debug!(id, method, route, status, duration_us = begin.elapsed().as_micros() as u64, "answered");
     response
 }
 
@@ -87,7 +95,7 @@ pub(super) fn is_open(path: &str) -> bool {
 }
 
 /// An error in the protocol that the request speaks.
-pub(super) fn rejection(request: &Request, error: ApiError) -> Response {
+pub(crate) fn rejection(request: &Request, error: ApiError) -> Response {
     let content_type = request.headers().get(header::CONTENT_TYPE);
     let is_grpc = content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
     if is_grpc { tonic::Status::from(error).into_http() } else { error.into_response() }
@@ -95,6 +103,9 @@ pub(super) fn rejection(request: &Request, error: ApiError) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use axum::{body::Body, routing::get};
+    use tower::ServiceExt as _;
+
     use super::*;
 
     #[test]
@@ -109,5 +120,18 @@ mod tests {
             assert_ne!(id(replaced), replaced);
             assert_eq!(id(replaced).len(), 32);
         }
+    }
+
+    #[test]
+    fn an_answer_has_its_requests_id_or_its_own() {
+        let router = Router::new().route("/", get(|| async { "" }));
+        let router = introduced(router.route("/own", get(|| async { ([("x-request-id", "own")], "") })));
+        let id = |path: &str| {
+            let request = Request::builder().uri(path).header("x-request-id", "given").body(Body::empty());
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let Ok(response) = runtime.block_on(router.clone().oneshot(request.expect("a request")));
+            response.headers()[&REQUEST_ID].clone()
+        };
+        assert_eq!((id("/"), id("/own")), (HeaderValue::from_static("given"), HeaderValue::from_static("own")));
     }
 }

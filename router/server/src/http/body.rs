@@ -3,7 +3,7 @@
 //! Two bounds of time: a client that sends nothing is not waited for, and neither is one that sends a byte now and then. The
 //! second bound grows with what has come, so that a large body on a slow line gets through.
 //!
-//! All bodies together have a bound of memory: many clients may send large ones at once.
+//! All bodies together have a bound of memory: many clients may send large ones at once, and one connection thousands of small ones.
 
 use std::{error::Error, io, time::Duration};
 
@@ -21,7 +21,7 @@ use super::{App, unknown};
 use crate::{
     api::unknown::Body as Whole,
     error::{ApiError, shortened},
-    room::{Place, Room},
+    room::{BodyRooms, Place, SMALL_BODY},
 };
 
 /// A body that is declared as JSON, or not declared at all.
@@ -38,7 +38,7 @@ impl FromRequest<App> for JsonBody {
             return Err(ApiError::BodyTooLarge { limit: limits.body_bytes });
         }
         let passed = limits.passes_unknown.then(|| unknown::noted(&request));
-        let held = Held::new(limits.body_bytes, &app.serving.bodies_room);
+        let held = Held::new(limits.body_bytes, &app.serving.body_rooms)?;
         let bytes = read(Pieces::of(request.into_body(), app), held).await?;
         Ok(Self(Whole::new(bytes, passed)))
     }
@@ -147,15 +147,13 @@ async fn read(mut pieces: Pieces, mut held: Held<'_>) -> Result<Bytes, ApiError>
     Ok(held.whole())
 }
 
-/// A body of up to so many bytes counts nothing, so that large ones keep nobody from an ordinary chat; connections have a bound too.
-const UNCOUNTED: usize = 64 << 10;
-
 /// What has come of a body, within its own bound and within that of all bodies.
 pub(crate) struct Held<'a> {
     bytes: BytesMut,
     limit: usize,
-    room: &'a Room,
-    place: Option<Place>,
+    rooms: &'a BodyRooms,
+    /// In the room of what has come.
+    place: Place,
 }
 
 /// Bytes that give their place back with their last copy.
@@ -171,8 +169,10 @@ impl AsRef<[u8]> for Placed {
 }
 
 impl<'a> Held<'a> {
-    pub(crate) fn new(limit: usize, room: &'a Room) -> Self {
-        Self { bytes: BytesMut::new(), limit, room, place: None }
+    /// Takes a place before anything has come: requests whose bodies do not come are many, too.
+    pub(crate) fn new(limit: usize, rooms: &'a BodyRooms) -> Result<Self, ApiError> {
+        let place = rooms.small.take(1).ok_or_else(|| ApiError::BodiesFull { limit: rooms.small.all() })?;
+        Ok(Self { bytes: BytesMut::new(), limit, rooms, place })
     }
 
     pub(crate) fn add(&mut self, piece: &[u8]) -> Result<(), ApiError> {
@@ -180,16 +180,14 @@ impl<'a> Held<'a> {
         if length > self.limit {
             return Err(ApiError::BodyTooLarge { limit: self.limit });
         }
-        let has_place = match &mut self.place {
-            _ if length <= UNCOUNTED => true,
-            Some(place) => self.room.widen(place, length),
-            none => {
-                *none = self.room.take(length);
-                none.is_some()
-            }
+        let room = if length <= SMALL_BODY { &self.rooms.small } else { &self.rooms.large };
+        let has_place = if length > SMALL_BODY && self.bytes.len() <= SMALL_BODY {
+            room.take(length).map(|place| self.place = place).is_some()
+        } else {
+            room.widen(&mut self.place, length)
         };
         if !has_place {
-            return Err(ApiError::BodiesFull { limit: self.room.all() });
+            return Err(ApiError::BodiesFull { limit: room.all() });
         }
         self.bytes.extend_from_slice(piece);
         Ok(())
@@ -202,10 +200,7 @@ impl<'a> Held<'a> {
 
     /// All of it. Its place is taken until the last copy is dropped.
     pub(crate) fn whole(self) -> Bytes {
-        match self.place {
-            None => self.bytes.freeze(),
-            Some(place) => Bytes::from_owner(Placed { bytes: self.bytes, _place: place }),
-        }
+        Bytes::from_owner(Placed { bytes: self.bytes, _place: self.place })
     }
 }
 
@@ -216,6 +211,7 @@ mod tests {
     use futures::{StreamExt as _, stream};
 
     use super::*;
+    use crate::room::Room;
 
     #[test]
     fn json_by_any_of_its_names_is_taken() {
@@ -255,8 +251,8 @@ mod tests {
 
     fn run(body: Body, limit: usize, pace: Pace) -> Result<Bytes, ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        let room = Room::new(usize::MAX);
-        runtime.block_on(read(Pieces::new(body, pace), Held::new(limit, &room)))
+        let rooms = BodyRooms { small: Room::new(usize::MAX), large: Room::new(usize::MAX) };
+        runtime.block_on(read(Pieces::new(body, pace), Held::new(limit, &rooms)?))
     }
 
     #[test]
@@ -266,22 +262,35 @@ mod tests {
     }
 
     #[test]
-    fn large_bodies_share_a_room_and_small_ones_need_none() {
-        let room = Room::new(100 << 10);
+    fn large_bodies_share_a_room_and_small_ones_another() {
+        let rooms = BodyRooms { small: Room::new(100 << 10), large: Room::new(200 << 10) };
         let held = |bytes: usize| {
-            let mut held = Held::new(usize::MAX, &room);
+            let mut held = Held::new(usize::MAX, &rooms)?;
             let piece = vec![b'x'; 1000];
             (0..bytes / piece.len()).try_for_each(|_| held.add(&piece)).map(|()| held.whole())
         };
-        let first = held(70_000).expect("all is free");
-        assert_eq!(held(70_000), Err(ApiError::BodiesFull { limit: 100 << 10 }));
-        assert_eq!(held(64_000).expect("it is small").len(), 64_000);
+        let first = held(140_000).expect("all is free");
+        assert_eq!(rooms.small.free(), rooms.small.all(), "it has left that room");
+        assert_eq!(held(70_000), Err(ApiError::BodiesFull { limit: 200 << 10 }));
+        let small = held(64_000).expect("large ones are not in its way");
+        assert_eq!(small.len(), 64_000);
+        assert_eq!(held(64_000), Err(ApiError::BodiesFull { limit: 100 << 10 }), "small ones are");
+        drop(small);
         let part = first.slice(..10);
         drop(first);
         assert!(held(70_000).is_err(), "a part of it is held yet");
         drop(part);
         assert!(held(70_000).is_ok());
-        assert_eq!(room.free(), room.all());
+        for room in [&rooms.small, &rooms.large] {
+            assert_eq!(room.free(), room.all());
+        }
+    }
+
+    #[test]
+    fn requests_whose_bodies_do_not_come_have_a_bound_too() {
+        let rooms = BodyRooms { small: Room::new(3 << 10), large: Room::new(3 << 10) };
+        let held: Vec<_> = std::iter::from_fn(|| Held::new(9, &rooms).ok()).take(9).collect();
+        assert_eq!(held.len(), 3);
     }
 
     #[test]

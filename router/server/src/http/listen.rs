@@ -9,29 +9,34 @@
 
 use std::{
     io,
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use axum::Router;
-use hyper::body::Incoming;
+use axum::{Router, body::Body};
+use bytes::Bytes;
+use hyper::{
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    service::service_fn,
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
-    service::TowerToHyperService,
+    server::conn::auto,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 use super::{
     App,
     connection::{Connection, Patience},
     routes,
-    slots::{Slot, Slots},
+    slots::{Slot, Slots, UnderWay},
 };
 
-/// How long a client may take to say which protocol it speaks, and then to send its request's head.
+/// How long a client may take to say which protocol it speaks, and then to send its request's head: over HTTP/1 also between two requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a silent HTTP/2 peer is asked whether it still lives, and how long it may take to say so.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
@@ -44,6 +49,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
 /// For an answer's last bytes to leave once the drain has ended.
 const LAST_BYTES: Duration = Duration::from_millis(500);
+/// The same where the connection is to make room, and for its client to hear that no more requests are taken there.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Where clients come in.
 pub struct Listeners {
@@ -62,12 +69,12 @@ pub async fn serve(
     drain: Duration,
     hurry: CancellationToken,
 ) {
-    let connections = GracefulShutdown::new();
-    let cut = CancellationToken::new();
+    let slots = Slots::new(app.serving.limits.max_connections);
+    let ends = Ends::default();
     let batches = app.batches().ok().cloned();
     let stop = CancellationToken::new();
     let batching = batches.clone().map(|batches| tokio::spawn(batches.run(app.inner_door(), stop.clone())));
-    let deadline = accept_until(&app, listeners, (&connections, &cut), async {
+    let deadline = accept_until(&app, listeners, (&slots, &ends), async {
         shutdown.await;
         stop.cancel();
         let deadline = Instant::now() + drain;
@@ -84,7 +91,8 @@ pub async fn serve(
     });
     let left = deadline.await.saturating_duration_since(Instant::now());
     let patience = if hurry.is_cancelled() { LAST_BYTES } else { left.max(LAST_BYTES) };
-    let in_time = async { tokio::time::timeout(patience, connections.shutdown()).await.is_ok() };
+    ends.closing.cancel();
+    let in_time = async { tokio::time::timeout(patience, slots.all_free()).await.is_ok() };
     let is_closed = tokio::select! {
         is_closed = in_time => is_closed,
         () = async { hurry.cancelled().await; tokio::time::sleep(LAST_BYTES).await } => false,
@@ -92,7 +100,7 @@ pub async fn serve(
     if !is_closed {
         tracing::warn!("the drain has ended: connections that are left are cut");
     }
-    cut.cancel();
+    ends.cut.cancel();
     if let Some(batches) = batches {
         batches.close();
     }
@@ -102,24 +110,23 @@ pub async fn serve(
 async fn accept_until<T>(
     app: &App,
     Listeners { http, grpc }: Listeners,
-    (connections, cut): (&GracefulShutdown, &CancellationToken),
+    (slots, ends): (&Arc<Slots>, &Ends),
     end: impl Future<Output = T>,
 ) -> T {
     let limits = &app.serving.limits;
-    let slots = Slots::new(limits.max_connections);
     let door = |router, is_grpc_alone| Door {
         router,
         // A stream that stalls is told from others by `generate`, in whose time it is cut; the connection follows.
         patience: Patience { opening: HEAD_TIMEOUT, write: limits.stall_timeout * 2 },
         is_grpc_alone,
-        slots: Arc::clone(&slots),
+        slots: Arc::clone(slots),
     };
     let main = door(routes::http_router(app, grpc.is_none()), false);
     let other = door(routes::grpc_router(app), true);
     let accepting = async {
         match grpc {
-            None => main.accept(http, connections, cut).await,
-            Some(grpc) => tokio::join!(main.accept(http, connections, cut), other.accept(grpc, connections, cut)).0,
+            None => main.accept(http, ends).await,
+            Some(grpc) => tokio::join!(main.accept(http, ends), other.accept(grpc, ends)).0,
         }
     };
     tokio::select! {
@@ -131,6 +138,15 @@ async fn accept_until<T>(
 /// Never happens: accepting goes on until it is dropped.
 enum Never {}
 
+/// How all connections end.
+#[derive(Clone, Default)]
+struct Ends {
+    /// Each as soon as it is idle.
+    closing: CancellationToken,
+    /// At once.
+    cut: CancellationToken,
+}
+
 /// What a listener's connections get.
 struct Door {
     router: Router,
@@ -140,7 +156,7 @@ struct Door {
 }
 
 impl Door {
-    async fn accept(&self, listener: TcpListener, connections: &GracefulShutdown, cut: &CancellationToken) -> Never {
+    async fn accept(&self, listener: TcpListener, ends: &Ends) -> Never {
         let server = self.server();
         let mut complaints = Complaints::default();
         loop {
@@ -149,7 +165,7 @@ impl Door {
                 Err(error) => {
                     if is_of_process(&error) {
                         complaints.add(&error, Instant::now());
-                        self.slots.give_up_oldest();
+                        self.slots.give_up_first();
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                     continue;
@@ -160,7 +176,7 @@ impl Door {
                 continue;
             }
             let slot = self.slots.take().await;
-            self.spawn(&server, stream, slot, connections, cut.clone());
+            self.spawn(&server, stream, Arc::new(slot), ends.clone());
         }
     }
 
@@ -176,35 +192,77 @@ impl Door {
         if self.is_grpc_alone { server.http2_only() } else { server }
     }
 
-    fn spawn(
-        &self,
-        server: &auto::Builder<TokioExecutor>,
-        stream: TcpStream,
-        slot: Slot,
-        connections: &GracefulShutdown,
-        cut: CancellationToken,
-    ) {
+    fn spawn(&self, server: &auto::Builder<TokioExecutor>, stream: TcpStream, slot: Arc<Slot>, ends: Ends) {
         let io = TokioIo::new(Connection::new(stream, self.patience));
-        let (given_up, slot) = (slot.given_up(), Arc::new(slot));
-        let speaker = Arc::clone(&slot);
-        let service = tower::util::MapRequest::new(self.router.clone(), move |request: http::Request<Incoming>| {
-            speaker.speaks();
-            request
+        let (router, speaker) = (self.router.clone(), Arc::clone(&slot));
+        let service = service_fn(move |request: http::Request<Incoming>| {
+            let (router, under_way) = (router.clone(), speaker.begin());
+            async move {
+                let Ok(response) = router.oneshot(request).await;
+                Ok::<_, std::convert::Infallible>(response.map(|body| Answer { body, _under_way: under_way }))
+            }
         });
-        let serving = server.serve_connection(io, TowerToHyperService::new(service)).into_owned();
-        let serving = connections.watch(serving);
+        let serving = server.serve_connection(io, service).into_owned();
         tokio::spawn(async move {
+            let mut serving = pin!(serving);
+            let served = async {
+                tokio::select! {
+                    end = serving.as_mut() => return end,
+                    () = ends.closing.cancelled() => {}
+                    () = slot.given_up().cancelled() => {}
+                }
+                // What is under way is answered.
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            };
             tokio::select! {
-                () = cut.cancelled() => {}
-                () = given_up.cancelled() => tracing::debug!("a silent connection gave up its place"),
-                end = serving => if let Err(error) = end {
+                () = ends.cut.cancelled() => {}
+                () = overstays(&slot) => tracing::debug!("an idle connection gave up its place"),
+                end = served => if let Err(error) = end {
                     // A client that leaves is no event.
                     tracing::debug!(%error, "a connection ended early");
                 }
             }
-            // Not before the socket is closed.
-            drop(slot);
         });
+    }
+}
+
+/// Resolves when a connection that was given up is to be waited for no longer.
+async fn overstays(slot: &Slot) {
+    slot.given_up().cancelled().await;
+    if slot.is_silent() {
+        return;
+    }
+    tokio::time::sleep(GOODBYE).await;
+    // A request may have been on its way.
+    while !slot.is_idle() {
+        tokio::time::sleep(GOODBYE).await;
+    }
+}
+
+/// An answer's body; its request is under way until all of it is taken, or nobody wants it.
+struct Answer {
+    body: Body,
+    _under_way: UnderWay,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -246,7 +304,66 @@ impl Complaints {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use axum::routing::get;
+    use http_body_util::{BodyExt as _, Empty};
+    use hyper::client::conn::{http1, http2};
+    use tokio::{sync::Notify, task::JoinHandle};
+
     use super::*;
+
+    /// A client's connection: its end, and what keeps the client from ending it.
+    struct Open {
+        end: JoinHandle<()>,
+        _sender: Box<dyn Send>,
+    }
+
+    /// What is answered on a connection of its own, which stays open.
+    async fn ask(address: SocketAddr, is_http2: bool, path: &'static str) -> (Bytes, Open) {
+        let io = TokioIo::new(TcpStream::connect(address).await.expect("listening"));
+        let uri = format!("http://{address}{path}");
+        let request = http::Request::get(uri).header("host", "x").body(Empty::<Bytes>::new()).expect("a request");
+        let (answer, open) = if is_http2 {
+            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.expect("connected");
+            let end = tokio::spawn(async move { _ = connection.await });
+            (sender.send_request(request).await, Open { end, _sender: Box::new(sender) })
+        } else {
+            let (mut sender, connection) = http1::handshake(io).await.expect("connected");
+            let end = tokio::spawn(async move { _ = connection.await });
+            (sender.send_request(request).await, Open { end, _sender: Box::new(sender) })
+        };
+        let body = answer.expect("an answer").into_body().collect().await.expect("all of it");
+        (body.to_bytes(), open)
+    }
+
+    #[tokio::test]
+    async fn who_is_idle_makes_room_and_who_is_served_is_served_to_the_end() {
+        for is_http2 in [false, true] {
+            let [begun, go_on] = [(); 2].map(|()| Arc::new(Notify::new()));
+            let (begins, goes_on) = (Arc::clone(&begun), Arc::clone(&go_on));
+            let slow = get(async move || {
+                begins.notify_one();
+                goes_on.notified().await;
+                "x".repeat(1 << 20)
+            });
+            let router = Router::new().route("/slow", slow).route("/fast", get(async || "fast"));
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let address = listener.local_addr().expect("bound");
+            let patience = Patience { opening: HEAD_TIMEOUT, write: HEAD_TIMEOUT };
+            let door = Door { router, patience, is_grpc_alone: false, slots: Slots::new(1) };
+            tokio::spawn(async move { match door.accept(listener, &Ends::default()).await {} });
+
+            let first = tokio::spawn(ask(address, is_http2, "/slow"));
+            begun.notified().await;
+            let second = tokio::spawn(ask(address, is_http2, "/fast"));
+            go_on.notify_one();
+            let (answer, open) = first.await.expect("no panic");
+            assert_eq!(answer.len(), 1 << 20);
+            open.end.await.expect("no panic");
+            assert_eq!(second.await.expect("no panic").0, "fast");
+        }
+    }
 
     #[test]
     fn accepts_that_fail_are_told_in_sum() {

@@ -4,7 +4,7 @@
 //! (`generate`), text or tokens.
 
 mod anthropic;
-mod around;
+pub(crate) mod around;
 mod batches;
 pub(crate) mod body;
 mod connection;

@@ -11,7 +11,6 @@ use axum::{
 };
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::{
     App,
@@ -130,7 +129,7 @@ fn conversation(store: &Store, previous: Option<&str>, tenant: u64) -> Result<Ve
         let allowed = "the `id` of a response that is kept";
         return Err(ApiError::invalid(PARAM, format_args!("\"{}\"", shortened(id)), allowed));
     };
-    if stored.response["status"] == "in_progress" {
+    if !stored.is_done {
         let reason = "names a response that is under way still".to_owned();
         return Err(ApiError::Conflict { param: PARAM.to_owned(), reason });
     }
@@ -156,7 +155,12 @@ pub(super) async fn retrieve(
         return background::follow(&serving, &responses, &id, terms.tenant, after);
     }
     let stored = responses.get(&id, terms.tenant, Instant::now()).ok_or_else(|| unknown(&id))?;
-    Ok(Json(stored.response).into_response())
+    Ok(told(&stored.response))
+}
+
+/// A response as it is kept.
+fn told(response: &Item) -> Response {
+    Json(&**response).into_response()
 }
 
 /// How a response is retrieved.
@@ -241,13 +245,13 @@ pub(super) async fn cancel(
     State(App { responses, .. }): State<App>,
     Id(id): Id,
     terms: Terms,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     match responses.cancel(&id, terms.tenant, Instant::now()) {
-        Cancelled::Done(response) => Ok(Json(response)),
+        Cancelled::Done(response) => Ok(told(&response)),
         Cancelled::Ending(over) => {
             over.cancelled().await;
             let stored = responses.get(&id, terms.tenant, Instant::now()).ok_or_else(|| unknown(&id))?;
-            Ok(Json(stored.response))
+            Ok(told(&stored.response))
         }
         Cancelled::Unknown => Err(unknown(&id)),
         Cancelled::NotBackground => {

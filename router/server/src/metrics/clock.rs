@@ -1,6 +1,12 @@
 //! Times one answer and records what came of it, also if its client left.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
 use super::Metrics;
 use crate::generate::{Ending, Finish};
@@ -8,14 +14,38 @@ use crate::generate::{Ending, Finish};
 /// Runs from a request's arrival to the end of one of its answers. Dropped earlier, it counts a client that left.
 pub(crate) struct RequestClock {
     metrics: Arc<Metrics>,
-    /// How many answers there are to its prompt, if this clock tells it: one of them does.
-    answers: Option<u32>,
+    /// All answers to its prompt.
+    siblings: Option<Arc<Siblings>>,
     max_tokens: u32,
     arrival: Instant,
     admitted: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     is_over: bool,
+}
+
+/// The answers to one prompt. A prompt is what the peer calls a request: some things are counted once for all answers to it, when the last
+/// one is complete; never, if one does not become so.
+pub(crate) struct Siblings {
+    answers: u32,
+    incomplete: AtomicU32,
+    /// Tokens of the longest one so far.
+    longest: AtomicU32,
+}
+
+impl Siblings {
+    pub(crate) fn new(answers: u32) -> Arc<Self> {
+        Arc::new(Self { answers, incomplete: AtomicU32::new(answers), longest: AtomicU32::new(0) })
+    }
+
+    fn completed(&self, tokens: u32, metrics: &Metrics) {
+        // The answers to a request are followed by one task.
+        self.longest.fetch_max(tokens, Relaxed);
+        if self.incomplete.fetch_sub(1, Relaxed) == 1 {
+            metrics.max_generation_tokens.observe(f64::from(self.longest.load(Relaxed)));
+            metrics.params_n.observe(f64::from(self.answers));
+        }
+    }
 }
 
 /// Indices into `ENDS`.
@@ -30,7 +60,7 @@ impl RequestClock {
     pub(crate) fn new(metrics: &Arc<Metrics>, arrival: Instant, max_tokens: u32) -> Self {
         Self {
             metrics: Arc::clone(metrics),
-            answers: None,
+            siblings: None,
             max_tokens,
             arrival,
             admitted: None,
@@ -40,9 +70,9 @@ impl RequestClock {
         }
     }
 
-    /// Its answer is the first of so many to one prompt. A prompt is what the peer calls a request: its `n` is counted once.
-    pub(crate) fn first_of(mut self, answers: u32) -> Self {
-        self.answers = Some(answers);
+    /// Its answer is one of these.
+    pub(crate) fn among(mut self, siblings: &Arc<Siblings>) -> Self {
+        self.siblings = Some(Arc::clone(siblings));
         self
     }
 
@@ -85,10 +115,9 @@ impl RequestClock {
         metrics.end_to_end.observe(self.arrival.elapsed().as_secs_f64());
         metrics.prompt_tokens.observe(f64::from(finish.usage.prompt));
         metrics.generation_tokens.observe(f64::from(finish.usage.completion));
-        metrics.max_generation_tokens.observe(f64::from(self.max_tokens));
         metrics.params_max_tokens.observe(f64::from(self.max_tokens));
-        if let Some(answers) = self.answers {
-            metrics.params_n.observe(f64::from(answers));
+        if let Some(siblings) = &self.siblings {
+            siblings.completed(finish.usage.completion, metrics);
         }
         let (Some(first), Some(last)) = (self.first_token, self.last_token) else { return };
         let decode = (last - first).as_secs_f64();
@@ -198,21 +227,28 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_answers_is_counted_once_to_a_prompt() {
+    fn what_is_counted_of_a_prompt_is_counted_when_all_its_answers_are_complete() {
         let metrics = Arc::new(Metrics::new("demo", 100));
-        let usage = Usage { prompt: 3, cached: 0, completion: 2 };
-        let ending = Ending::Length;
-        let finish = Finish { ending, has_calls: false, usage, reasoning_tokens: None, explanation: None };
-        for mut clock in [clock(&metrics).first_of(2), clock(&metrics)] {
-            clock.finished(&finish);
+        let finish = |completion| {
+            let usage = Usage { prompt: 3, cached: 0, completion };
+            Finish { ending: Ending::Length, has_calls: false, usage, reasoning_tokens: None, explanation: None }
+        };
+        for (answers, failing) in [(&[5, 9, 2][..], 0), (&[4], 0), (&[7], 1)] {
+            let siblings = Siblings::new((answers.len() + failing) as u32);
+            for &tokens in answers {
+                clock(&metrics).among(&siblings).finished(&finish(tokens));
+            }
+            (0..failing).for_each(|_| clock(&metrics).among(&siblings).failed());
         }
         let mut shown = Exposition::new(String::new());
         metrics.show_requests(&mut shown);
         let text = shown.into_text();
         for line in [
-            "vllm:request_params_n_count{} 1\n",
-            "vllm:request_params_n_sum{} 2\n",
-            "vllm:request_params_max_tokens_count{} 2\n",
+            "vllm:request_params_n_count{} 2\n",
+            "vllm:request_params_n_sum{} 4\n",
+            "vllm:request_max_num_generation_tokens_count{} 2\n",
+            "vllm:request_max_num_generation_tokens_sum{} 13\n",
+            "vllm:request_params_max_tokens_count{} 5\n",
         ] {
             assert!(text.contains(line), "{text}");
         }

@@ -18,7 +18,7 @@ use std::{
 
 use pelton_engine::{BadFrames, Phase, Stats, Status, Wait};
 
-pub(crate) use clock::RequestClock;
+pub(crate) use clock::{RequestClock, Siblings};
 use series::{Counter, Exposition, Histogram, labelled, one_two_five};
 
 /// The peer's edges, seconds.
@@ -231,7 +231,7 @@ impl Metrics {
             ("vllm:request_generation_tokens", "Tokens of an answer.", &self.generation_tokens),
             (
                 "vllm:request_max_num_generation_tokens",
-                "Tokens that an answer could have had.",
+                "Tokens of the longest answer to a prompt.",
                 &self.max_generation_tokens,
             ),
             ("vllm:request_params_n", "`n` of a request.", &self.params_n),

@@ -2,7 +2,7 @@
 //!
 //! In memory: they end with the server. Who has another API key sees none of them. Where there is no room, something of the tenant goes who
 //! has most of what is short: the oldest that is complete, the events of its stream before itself; one that is under way stays.
-//! JSON is written and read outside the lock, so that nobody waits for another's long answer.
+//! JSON is written outside the lock, so that nobody waits for another's long answer, and told as it was written.
 //! Invariants: each id of `entries` stands once in the `order` of its tenant, the oldest first; `bytes` is what all entries take, and never
 //! above the bound; a tenant's `bytes` are those of its entries.
 
@@ -77,28 +77,29 @@ struct Entry {
     background: Option<Background>,
     /// If it is streamed as well.
     events: Option<EventLog>,
-    is_done: bool,
 }
 
-/// A response and what it was an answer to.
+/// A response that is to be kept, and what it is an answer to.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) response: Value,
     /// Its request's own items.
-    pub(crate) input: Vec<Item>,
+    input: Vec<Item>,
     /// What came before them.
-    pub(crate) before: Vec<Item>,
-    /// Its own items, once it is complete.
-    pub(crate) output: Vec<Item>,
+    before: Vec<Item>,
 }
 
 /// The same as it is kept: as text, of which a tree of values takes several times as much.
 #[derive(Debug, Clone)]
-struct Packed {
-    response: Item,
-    input: Vec<Item>,
+pub(crate) struct Packed {
+    pub(crate) response: Item,
+    /// Its request's own items.
+    pub(crate) input: Vec<Item>,
     before: Vec<Item>,
+    /// Its own items, once it is complete.
     output: Vec<Item>,
+    /// Nothing comes any more.
+    pub(crate) is_done: bool,
 }
 
 /// Between who makes a response of the background and who wants it no longer.
@@ -114,7 +115,7 @@ pub(crate) struct Background {
 #[derive(Debug)]
 pub(crate) enum Cancelled {
     /// It had ended before, and is this.
-    Done(Value),
+    Done(Item),
     /// Who makes it ends it now, and says when that is done.
     Ending(CancellationToken),
     /// It is not one of the background.
@@ -135,36 +136,24 @@ pub(crate) enum Following {
 
 impl Stored {
     pub(crate) fn new(response: Value, input: Vec<Item>, before: Vec<Item>) -> Self {
-        Self { response, input, before, output: Vec::new() }
+        Self { response, input, before }
+    }
+}
+
+impl Packed {
+    fn under_way(Stored { response, input, before }: Stored) -> Self {
+        Self { response: item(&response), input, before, output: Vec::new(), is_done: false }
+    }
+
+    /// Of a response that is complete by now.
+    fn complete(Stored { input, before, .. }: Stored, done: &Done) -> Self {
+        let output = done.output.iter().map(item).collect();
+        Self { response: item(&done.response), input, before, output, is_done: true }
     }
 
     /// The conversation up to its end.
     pub(crate) fn conversation(&self) -> Vec<Item> {
         self.before.iter().chain(&self.input).chain(&self.output).cloned().collect()
-    }
-}
-
-impl Packed {
-    fn of(Stored { response, input, before, output }: Stored) -> Self {
-        Self { response: item(&response), input, before, output }
-    }
-
-    /// Of a response that is complete by now.
-    fn complete(Stored { input, before, .. }: Stored, done: &Done) -> Self {
-        Self { response: item(&done.response), input, before, output: done.output.iter().map(item).collect() }
-    }
-
-    fn response(&self) -> Value {
-        serde_json::from_str(self.response.get()).expect("it was written as JSON")
-    }
-
-    fn unpacked(&self) -> Stored {
-        Stored {
-            response: self.response(),
-            input: self.input.clone(),
-            before: self.before.clone(),
-            output: self.output.clone(),
-        }
     }
 
     fn bytes(&self) -> usize {
@@ -187,7 +176,7 @@ impl Store {
     pub(crate) fn keep(&self, id: &str, tenant: u64, stored: Stored, done: Done, now: Instant) {
         let packed = Arc::new(Packed::complete(stored, &done));
         let bytes = packed.bytes();
-        self.insert(id, Entry { tenant, created: now, packed, bytes, background: None, events: None, is_done: true });
+        self.insert(id, Entry { tenant, created: now, packed, bytes, background: None, events: None });
     }
 
     /// Keeps a response that is under way in the background. False: there is no room.
@@ -226,7 +215,10 @@ impl Store {
     /// More has come of a response. Nothing is done if it was deleted meanwhile, or nobody streams it.
     pub(crate) fn append(&self, id: &str, events: &[u8]) {
         let mut kept = self.kept();
-        let Some(Entry { events: Some(log), is_done: false, tenant, .. }) = kept.entries.get(id) else { return };
+        let Some(Entry { events: Some(log), packed, tenant, .. }) = kept.entries.get(id) else { return };
+        if packed.is_done {
+            return;
+        }
         let (tenant, before) = (*tenant, log.bytes());
         log.append(events, self.events_max());
         let after = log.bytes();
@@ -243,11 +235,10 @@ impl Store {
     pub(crate) fn finish(&self, id: &str, done: Done, events: &[u8]) {
         let (response, output) = (item(&done.response), done.output.iter().map(item).collect());
         let mut kept = self.kept();
-        let Some(entry) = kept.entries.get_mut(id).filter(|entry| !entry.is_done) else { return };
+        let Some(entry) = kept.entries.get_mut(id).filter(|entry| !entry.packed.is_done) else { return };
         let (tenant, before) = (entry.tenant, entry.all_bytes());
         let packed = Arc::make_mut(&mut entry.packed);
-        (packed.response, packed.output) = (response, output);
-        entry.is_done = true;
+        (packed.response, packed.output, packed.is_done) = (response, output, true);
         entry.bytes = entry.packed.bytes();
         if let Some(log) = &entry.events {
             log.complete(events, self.events_max());
@@ -275,13 +266,10 @@ impl Store {
     }
 
     /// A tenant's response.
-    pub(crate) fn get(&self, id: &str, tenant: u64, now: Instant) -> Option<Stored> {
-        let packed = {
-            let mut kept = self.kept();
-            kept.expire(self.limits.lifetime, now);
-            Arc::clone(&kept.of(id, tenant)?.packed)
-        };
-        Some(packed.unpacked())
+    pub(crate) fn get(&self, id: &str, tenant: u64, now: Instant) -> Option<Arc<Packed>> {
+        let mut kept = self.kept();
+        kept.expire(self.limits.lifetime, now);
+        Some(Arc::clone(&kept.of(id, tenant)?.packed))
     }
 
     /// Ends a response of the background.
@@ -290,10 +278,8 @@ impl Store {
         kept.expire(self.limits.lifetime, now);
         let Some(entry) = kept.of(id, tenant) else { return Cancelled::Unknown };
         let Some(background) = &entry.background else { return Cancelled::NotBackground };
-        if entry.is_done {
-            let packed = Arc::clone(&entry.packed);
-            drop(kept);
-            return Cancelled::Done(packed.response());
+        if entry.packed.is_done {
+            return Cancelled::Done(Arc::clone(&entry.packed.response));
         }
         background.cancel.cancel();
         Cancelled::Ending(background.over.clone())
@@ -346,9 +332,9 @@ impl Entry {
         events: Option<EventLog>,
         created: Instant,
     ) -> Self {
-        let packed = Arc::new(Packed::of(stored));
+        let packed = Arc::new(Packed::under_way(stored));
         let bytes = packed.bytes();
-        Self { tenant, created, packed, bytes, background: Some(background), events, is_done: false }
+        Self { tenant, created, packed, bytes, background: Some(background), events }
     }
 
     fn event_bytes(&self) -> usize {
@@ -401,7 +387,7 @@ impl Kept {
             let (count, bytes) = if tenant == coming.tenant { (coming.count, coming.bytes) } else { (0, 0) };
             if is_over_count { held.order.len() + count } else { held.bytes + bytes }
         };
-        let oldest = |held: &Held| held.order.iter().find(|id| self.entries[*id].is_done).cloned();
+        let oldest = |held: &Held| held.order.iter().find(|id| self.entries[*id].packed.is_done).cloned();
         let all = self.tenants.iter().filter_map(|(&tenant, held)| Some((share(tenant, held), oldest(held)?)));
         all.max_by_key(|(share, _)| *share).map(|(_, id)| id)
     }

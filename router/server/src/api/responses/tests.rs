@@ -1,6 +1,9 @@
 //! Requests as clients send them. What is answered: `told`.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pelton_text::GenerationDefaults;
 use serde_json::{Value, json};
@@ -354,7 +357,7 @@ fn a_stream_in_the_background_is_asked_for_by_both() {
     assert_eq!(refused(json!({ "background": true, "stream": true, "store": false })), "background");
 }
 
-fn stored(input: &[Item], done: Done) -> Stored {
+fn stored(input: &[Item], done: Done) -> Arc<store::Packed> {
     let store = Store::new(StoreLimits { count: 1, bytes: 1 << 20, lifetime: Duration::from_secs(1) });
     let now = Instant::now();
     store.keep("x", 1, Stored::new(Value::Null, input.to_vec(), Vec::new()), done, now);

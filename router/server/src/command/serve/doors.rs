@@ -9,7 +9,7 @@ use crate::http::Listeners;
 /// Listening sockets that nobody reads yet.
 pub(crate) struct Doors {
     pub(super) http: TcpListener,
-    grpc: Option<TcpListener>,
+    pub(super) grpc: Option<TcpListener>,
     host: String,
 }
 

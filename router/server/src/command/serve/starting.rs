@@ -1,16 +1,18 @@
-//! What the port says before there is a model to ask: alive, not ready, and why.
+//! What the ports say before there is a model to ask: alive, not ready, and why, each request in the protocol that it speaks.
 //!
-//! It accepts on a duplicate of the listening socket. When the API takes over, a connection that nobody has accepted yet is
+//! It accepts on duplicates of the listening sockets. When the API takes over, a connection that nobody has accepted yet is
 //! accepted there; none is refused.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::header;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use futures::future::OptionFuture;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -19,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::doors::Doors;
 use crate::command::Trouble;
 use crate::error::ApiError;
+use crate::http::around::{introduced, rejection};
 
 /// Soon enough for a model from the cache, rare enough for a download.
 const RETRY_AFTER_S: u32 = 2;
@@ -58,7 +61,8 @@ impl Starting {
     /// Answers from now on.
     pub(super) fn answer(doors: &Doors) -> Result<Self, Trouble> {
         let failed = |error: std::io::Error| Trouble::Failed(format!("cannot listen: {error}"));
-        let listener = doors.http.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(failed)?;
+        let listen = |door: &TcpListener| door.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(failed);
+        let (http, grpc) = (listen(&doors.http)?, doors.grpc.as_ref().map(listen).transpose()?);
         let step = Step { stage: "finding the model".into(), ..Step::default() };
         let told = Told(Arc::new(watch::Sender::new(step)));
         let router = Router::new()
@@ -67,11 +71,16 @@ impl Starting {
             .route("/startupz", get(not_ready))
             .fallback(unavailable)
             .with_state(told.clone());
+        let router = introduced(router);
         let closing = CancellationToken::new();
-        let closed = closing.clone().cancelled_owned();
+        let closed = closing.clone();
         let serving = tokio::spawn(async move {
+            let serve = |listener| {
+                let closed = closed.clone().cancelled_owned();
+                axum::serve(listener, router.clone()).with_graceful_shutdown(closed).into_future()
+            };
             // An error of one connection ends that connection; accepting goes on until it is closed.
-            _ = axum::serve(listener, router).with_graceful_shutdown(closed).await;
+            _ = tokio::join!(serve(http), OptionFuture::from(grpc.map(serve)));
         });
         Ok(Self { told, closing, serving })
     }
@@ -110,8 +119,8 @@ async fn not_ready(State(told): State<Told>) -> Response {
     (refusal.status(), [(header::RETRY_AFTER, RETRY_AFTER_S.to_string())], axum::Json(body)).into_response()
 }
 
-async fn unavailable(State(told): State<Told>) -> Response {
-    told.error().into_response()
+async fn unavailable(State(told): State<Told>, request: Request) -> Response {
+    rejection(&request, told.error())
 }
 
 fn reason(stage: &str) -> String {
@@ -122,6 +131,8 @@ fn reason(stage: &str) -> String {
 mod tests {
     use bytes::Bytes;
     use http_body_util::Full;
+    use hyper_util::client::legacy;
+    use hyper_util::rt::TokioExecutor;
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpStream;
 
@@ -138,7 +149,7 @@ mod tests {
     }
 
     fn doors() -> Doors {
-        let arguments = [("port".to_owned(), "0".to_owned())];
+        let arguments = ["port", "grpc_port"].map(|name| (name.to_owned(), "0".to_owned()));
         let config = Config::from_arguments(&arguments, &Surroundings::default()).expect("valid");
         Doors::open(&config).expect("a free port")
     }
@@ -164,6 +175,38 @@ mod tests {
         let listener = doors.listeners().expect("still open").http;
         tokio::spawn(async move { axum::serve(listener, api).await });
         assert_eq!(waiting.await.expect("no panic"), (200, json!("the API")));
+    }
+
+    #[tokio::test]
+    async fn each_protocol_is_told_in_its_own_form_and_by_its_id() {
+        let doors = doors();
+        let starting = Starting::answer(&doors).expect("listening");
+        let id = |response: &::http::Response<_>| response.headers()["x-request-id"].clone();
+
+        let request = ::http::Request::post(format!("{}/v1/messages", doors.url())).header("x-request-id", "mine");
+        let request = request.body(Full::<Bytes>::from("{}")).expect("a request");
+        let response = Client::new(false).send(request).await.expect("an answer");
+        assert_eq!((response.status().as_u16(), id(&response)), (529, "mine".parse().expect("a header")));
+        assert_eq!(response.headers()["retry-after"], "2");
+        let body = read_body(response.into_body(), 1 << 20).await.expect("a body");
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!("overloaded_error")));
+
+        let own_port = doors.grpc.as_ref().expect("open").local_addr().expect("bound");
+        for url in [doors.url(), format!("http://{own_port}")] {
+            let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+            let request = ::http::Request::post(format!("{url}/pelton.v1.Pelton/Generate"))
+                .header("content-type", "application/grpc")
+                .body(Full::<Bytes>::from(vec![0; 5]))
+                .expect("a request");
+            let response = client.request(request).await.expect("an answer");
+            let status = tonic::Status::from_header_map(response.headers()).expect("a status without a body");
+            assert_eq!((response.status().as_u16(), status.code()), (200, tonic::Code::Unavailable));
+            assert!(status.message().contains("loading"), "{status:?}");
+            assert_eq!(response.headers()["content-type"], "application/grpc");
+            assert_eq!(id(&response).len(), 32);
+        }
+        starting.end().await;
     }
 
     #[tokio::test]
