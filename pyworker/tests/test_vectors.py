@@ -396,9 +396,14 @@ def test_a_norm_by_both_names_is_one_or_is_refused(tmp_path: Path) -> None:
     expected = vectors(load(folder), texts(9))
     state = load_file(folder / "model.safetensors")
     old, new = "embeddings.LayerNorm.gamma", "embeddings.LayerNorm.weight"
-    save_file(state | {old: state[new].clone()}, folder / "model.safetensors")
-    for got, other in zip(vectors(load(folder), texts(9)), expected, strict=True):
-        assert np.array_equal(got, other)
+    unused = {
+        f"cls.predictions.transform.{name}": torch.full((3,), value)
+        for name, value in ((old[11:], 1.0), (new[11:], 2.0))
+    }
+    for also in ({old: state[new].clone()}, {old: state[new].double()}, unused):
+        save_file(state | also, folder / "model.safetensors")
+        for got, other in zip(vectors(load(folder), texts(9)), expected, strict=True):
+            assert np.array_equal(got, other)
     save_file(state | {old: state[new] + 1}, folder / "model.safetensors")
     with pytest.raises(LoadError, match=f"`{old}` and `{new}` in .* with other numbers in each"):
         load(folder)

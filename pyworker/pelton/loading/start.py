@@ -7,6 +7,7 @@ import importlib
 import logging
 import sys
 import threading
+import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ log = logging.getLogger("pelton.worker")
 
 KEEPING = "keep"  # the thread's name
 LOOK_S = 0.1  # how soon a load that is not wanted any more ends
+WAIT_MAX_S = 120  # a disk that hangs keeps nobody from being served
 
 
 def start(wish: Wish) -> Generator[Progress, None, Ready]:
@@ -62,8 +64,9 @@ def _start(wish: Wish) -> Generator[Progress, None, Ready]:
         _keep_meanwhile(folder, wish, key, loaded)
     if loaded.device.type == "cpu" and not is_for_cpu(wish):
         log.warning(
-            "PyTorch cannot use the %s (why, `nvidia-smi` may say): the model runs on the processor, and is not kept; --device cpu keeps it",
+            "PyTorch cannot use the %s (why, `nvidia-smi` may say): the model runs on the processor%s",
             about.device()[1],
+            ", and is not kept; --device cpu keeps it" if wish.kept_bytes else "",
         )
     return loaded
 
@@ -101,9 +104,12 @@ def _keep_meanwhile(folder: KeptFolder, wish: Wish, key: str, loaded: Loaded) ->
 def _until_kept() -> Iterator[Progress]:
     """Whoever writes an earlier model down holds it, and two do not fit."""
     keeping = [thread for thread in threading.enumerate() if thread.name == KEEPING]
+    until = time.monotonic() + WAIT_MAX_S
     for thread in keeping:
-        while thread.is_alive():
+        while thread.is_alive() and time.monotonic() < until:
             yield Progress("waiting until the model before is kept", 0, 0)
             thread.join(LOOK_S)
+    if any(thread.is_alive() for thread in keeping):
+        log.warning("the model before has not been kept within %d s: it stays in memory until it is", WAIT_MAX_S)
     if keeping:
         gc.collect()  # its parts know each other

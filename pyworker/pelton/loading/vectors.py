@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import torch
 from pelton_kernels.program import Built
@@ -40,7 +40,7 @@ class VectorSource:
         if isinstance(family, Family):
             checkpoint = checkpoint.without(family.ignored)
         else:
-            _refuse_two_in_one_place(checkpoint)
+            _refuse_two_in_one_place(checkpoint, family.ignored)
             checkpoint = checkpoint.with_endings(OLD_ENDINGS)
         self.name = family.name
         self.config = vectors.config
@@ -86,11 +86,15 @@ class VectorSource:
         return PooledModel(trunk, self._vectors.plan)
 
 
-def _refuse_two_in_one_place(checkpoint: Checkpoint) -> None:
+def _refuse_two_in_one_place(checkpoint: Checkpoint, ignored: Sequence[str]) -> None:
     """A norm's gain or bias by its old name and by today's, with other numbers in each."""
-    for name in checkpoint.tensors:
+    stored = checkpoint.tensors
+    for name in stored:
         for today in (name.removesuffix(old) + new for old, new in OLD_ENDINGS.items() if name.endswith(old)):
-            if not weights.may_be_one(name, today, checkpoint):
+            if today not in stored or any(re.fullmatch(rule, name) for rule in ignored):
+                continue
+            ours, theirs = (checkpoint.tensor(each).float() for each in (name, today))
+            if ours.shape != theirs.shape or not torch.equal(ours, theirs):
                 raise LoadError(
                     f"`{name}` and `{today}` in {checkpoint.folder} are one tensor by an old and a new name, with other numbers in each; "
                     "supported: one of them, or both with the same numbers"

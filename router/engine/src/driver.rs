@@ -230,6 +230,7 @@ impl Driver {
     fn on_link_event(&mut self, index: usize, event: LinkEvent) -> Option<Phase> {
         match event {
             LinkEvent::Progress { stage, done, total } => {
+                self.tiers.will_read(index);
                 // Several workers load the same on the same machine: the first one speaks for all.
                 if self.core.is_none() && index == 0 {
                     self.set_phase(Phase::Loading { stage, done, total });
@@ -279,7 +280,9 @@ impl Driver {
         if self.core.is_none() {
             let (below, entries) = self.tiers.begin(&report);
             let core = new_core(&self.config, &self.capacities, self.hash_key.of_blocks(), &report, below);
+            let now = self.now();
             let core = self.core.insert(RecordedCore::new(core, self.recorder.clone()));
+            core.clock(now);
             if !entries.is_empty() {
                 core.restore_disk(entries);
             }

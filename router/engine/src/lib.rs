@@ -2,7 +2,7 @@
 //!
 //! Never here: HTTP, text, tokenisation. In: [`Engine::submit`] with token ids. Out: [`Answer`], a stream of tokens.
 //! The engine thread never blocks on I/O: it sleeps on one bell, rung by arrivals, by results, by supervisors and by the disk.
-//! (Once in a worker's life it waits for a look at the model's files, half a second at most: `weights.rs`.)
+//! (Once in a worker's life it waits for a look at the model's files, two seconds at most: `weights.rs`.)
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -20,18 +20,20 @@ use crossbeam_channel::{Receiver, bounded};
 const KINDS: [&str; 3] = ["safetensors", "json", "py"];
 /// The engine thread waits for a look no longer, once in a worker's life. A file system that has just given a worker its weights needs
 /// some microseconds for each file; one that hangs costs what is kept, and no request.
-const LOOK_WITHIN: Duration = Duration::from_millis(500);
+pub(crate) const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Names, sizes, times and numbers of files. The time of the last change of all is one of them: who copies a file over another may
-/// give it the other's times but for that one. What is equal was not written to.
+/// Names, sizes and times of files. The time of the last change of all is one of them: who copies a file over another may give it the
+/// other's times but for that one. What is equal was not written to. Numbers of files say nothing: some file systems give new ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Files(Vec<(PathBuf, [u64; 4], [i64; 4])>);
+pub(crate) struct Files(Vec<(PathBuf, u64, [i64; 4])>);
 
 /// See the top of the file.
 pub(crate) struct Weights {
     folder: PathBuf,
-    /// What is kept is of these. None: of nobody knows which.
+    /// What is kept is of these. None: of nobody knows which, or a look is under way.
     kept: Option<Files>,
+    /// That look: nobody waits for it before it matters.
+    first: Option<Receiver<Files>>,
     /// By worker, as they were when it was about to read them.
     before: BTreeMap<usize, Receiver<Files>>,
 }
@@ -39,38 +41,50 @@ pub(crate) struct Weights {
 impl Weights {
     /// What will be kept is of the files that are there now.
     pub(crate) fn new(folder: PathBuf) -> Self {
-        let mut weights = Self { folder, kept: None, before: BTreeMap::new() };
+        let mut weights = Self { folder, kept: None, first: None, before: BTreeMap::new() };
         weights.begin_anew();
         weights
     }
 
     /// The same of a core that has begun anew.
     pub(crate) fn begin_anew(&mut self) {
-        self.kept = self.look().recv_timeout(LOOK_WITHIN).ok();
+        (self.kept, self.first) = (None, Some(self.look()));
     }
 
-    /// A worker is about to read them.
+    /// A worker is about to read them. It says so more than once; the first time counts.
     pub(crate) fn about_to_be_read(&mut self, index: usize) {
-        let look = self.look();
-        self.before.insert(index, look);
+        if !self.before.contains_key(&index) {
+            let look = self.look();
+            self.before.insert(index, look);
+        }
+    }
+
+    /// A worker reads them no more, or nobody asks which.
+    pub(crate) fn forget(&mut self, index: usize) {
+        self.before.remove(&index);
     }
 
     /// Which files a worker has read, that has. None: they were replaced meanwhile, or cannot be looked at.
     pub(crate) fn were_read(&mut self, index: usize) -> Option<Files> {
         let before = self.before.remove(&index);
         let files = self.look().recv_timeout(LOOK_WITHIN).ok()?;
-        // One that had loaded them already has not said that it is about to: it has compared them itself.
-        before.is_none_or(|before| before.try_recv().is_ok_and(|before| before == files)).then_some(files)
+        // One that had loaded them already may not have said that it is about to: it has compared them itself.
+        before
+            .is_none_or(|before| before.recv_timeout(LOOK_WITHIN).is_ok_and(|before| before == files))
+            .then_some(files)
     }
 
     /// Whether what is kept is of these.
-    pub(crate) fn are(&self, files: Option<&Files>) -> bool {
+    pub(crate) fn are(&mut self, files: Option<&Files>) -> bool {
+        if let Some(first) = self.first.take() {
+            self.kept = first.recv_timeout(LOOK_WITHIN).ok();
+        }
         files.is_some() && self.kept.as_ref() == files
     }
 
     /// Nothing is kept of others, from now on.
     pub(crate) fn become_those(&mut self, files: Option<Files>) {
-        self.kept = files;
+        (self.kept, self.first) = (files, None);
     }
 
     /// On a thread of its own: a file system may hang.
@@ -101,11 +115,11 @@ fn entries(folder: &Path) -> impl Iterator<Item = DirEntry> {
 }
 
 /// Whatever cannot be read is left out: it is no file of a model that a worker has loaded.
-fn file(path: PathBuf) -> Option<(PathBuf, [u64; 4], [i64; 4])> {
+fn file(path: PathBuf) -> Option<(PathBuf, u64, [i64; 4])> {
     let is_ours = path.extension().and_then(|kind| kind.to_str()).is_some_and(|kind| KINDS.contains(&kind));
     let found = is_ours.then(|| path.metadata().ok())?.filter(Metadata::is_file)?;
     let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
-    Some((path, [found.dev(), found.ino(), found.size(), found.mode().into()], times))
+    Some((path, found.size(), times))
 }
 
 #[cfg(test)]
@@ -156,10 +170,17 @@ mod tests {
             looked
         };
         weights.before.insert(1, seen(before.clone()));
+        assert!(weights.are(Some(&before)));
         fs::remove_file(&path).expect("removed");
         fs::write(&path, "others").expect("written");
+        weights.about_to_be_read(1); // once more, with its report
         assert_eq!(weights.were_read(1), None);
         assert!(!weights.are(None));
+        weights.before.insert(1, seen(before.clone()));
+        weights.forget(1);
+        weights.about_to_be_read(1);
+        let others = weights.were_read(1);
+        assert!(others.is_some_and(|others| others != before), "who has left says nothing of who comes");
         weights.become_those(None);
         assert!(!weights.are(Some(&before)) && !weights.are(None), "what is of unknown weights is of no others");
     }

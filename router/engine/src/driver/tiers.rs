@@ -21,7 +21,7 @@ use crate::{
     EngineConfig, Failure, ModelReport, Phase,
     disk::{Answer, Disk, Opened},
     group::Group,
-    weights::{Files, Weights},
+    weights::{Files, LOOK_WITHIN, Weights},
 };
 
 /// What is kept of blocks that leave the devices.
@@ -110,7 +110,12 @@ impl Tiers {
 
     /// A worker has read its weights. Which, if that matters and can be known.
     pub(super) fn were_read(&mut self, index: usize, host: Option<&Arc<HostMemory>>) -> Option<Files> {
-        host.and(self.weights.as_mut()?.were_read(index))
+        let weights = self.weights.as_mut()?;
+        if host.is_none() {
+            weights.forget(index);
+            return None;
+        }
+        weights.were_read(index)
     }
 
     /// A core after a bug: nothing that the old one knew may be believed, and the old workers may still write to the old
@@ -137,6 +142,9 @@ impl Tiers {
 
     /// A worker that waits for the disk has gone.
     pub(super) fn left(&mut self, index: usize) {
+        if let Some(weights) = &mut self.weights {
+            weights.forget(index);
+        }
         if let DiskState::Opens(_, arrivals) = &mut self.disk {
             arrivals.retain(|arrival| arrival.index != index);
         }
@@ -153,15 +161,16 @@ impl Driver {
         if weights.are(files.as_ref()) {
             return true;
         }
+        let why = match files {
+            Some(_) => "are others than before".to_owned(),
+            None => format!("were replaced while they were read, or cannot be looked at within {LOOK_WITHIN:?}"),
+        };
         if self.groups.iter().any(Group::reaches_host) {
-            tracing::warn!(
-                group = index,
-                "the model's files are others than those that other workers have read: this one reaches no host memory"
-            );
+            tracing::warn!(group = index, "the model's files {why}: this worker reaches no host memory");
             return false;
         }
         tracing::warn!(
-            "the model's files are others than before: KV blocks in host memory are dropped, and the disk rests until the next start"
+            "the model's files {why}: KV blocks in host memory are dropped, and the disk rests until the next start"
         );
         weights.become_those(files);
         if let DiskState::Serves(disk, _) = &mut self.tiers.disk {

@@ -38,17 +38,20 @@ pub(super) fn tokenizer_json(folder: &Path, config: &Config) -> Result<Vec<u8>, 
              tekken.json, vocab.json with merges.txt, or vocab.txt"
         )));
     };
-    let key = key(&files, &makers(config)).map_err(|error| failed(error.to_string()))?;
-    let keeping = Keeping::open(config);
-    if let Some(kept) = keeping.as_ref().and_then(|keeping| keeping.get(&key)) {
-        return Ok(kept);
+    let mut place = None;
+    if let Some(keeping) = Keeping::open(config) {
+        let key = key(&files, &makers(config)).map_err(|error| failed(error.to_string()))?;
+        if let Some(kept) = keeping.get(&key) {
+            return Ok(kept);
+        }
+        place = Some((keeping, key));
     }
     tracing::info!("there is no {NAME}: transformers makes one of {}", vocabulary.display());
     let text = made(folder, config).map_err(|reason| match reason {
         Reason::NotStarted(trouble) => trouble,
         Reason::Said(said) => failed(format!("there is no {NAME}, and {said}")),
     })?;
-    if let Some(keeping) = keeping {
+    if let Some((keeping, key)) = place {
         keeping.put(&key, &text);
     }
     Ok(text)

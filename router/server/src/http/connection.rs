@@ -7,6 +7,10 @@
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -40,6 +44,8 @@ pub(super) struct Connection<S> {
     waiting: Option<Pin<Box<Sleep>>>,
     /// What goes out in place of a refusal of hyper's, and how much of it has.
     last_words: Option<(Vec<u8>, usize)>,
+    /// Bytes that went out.
+    written: Arc<AtomicU64>,
 }
 
 /// The protocol is open: all that has come is the beginning of the preface, of which this much is here.
@@ -60,13 +66,26 @@ impl Opening {
 impl<S> Connection<S> {
     pub(super) fn new(stream: S, patience: Patience) -> Self {
         let opening = Opening { deadline: Box::pin(tokio::time::sleep(patience.opening)), seen: 0 };
-        Self { stream, opening: Some(opening), patience: patience.write, waiting: None, last_words: None }
+        Self {
+            stream,
+            opening: Some(opening),
+            patience: patience.write,
+            waiting: None,
+            last_words: None,
+            written: Arc::default(),
+        }
+    }
+
+    /// How many bytes have gone out: as long as these become more, an answer is on its way, though hyper has taken all of it.
+    pub(super) fn written(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.written)
     }
 
     /// `write` is what the stream said: a wait is bounded, anything else ends the wait.
     fn bounded(&mut self, context: &mut Context<'_>, write: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if write.is_ready() {
+        if let Poll::Ready(done) = &write {
             self.waiting = None;
+            self.written.fetch_add(done.as_ref().map_or(0, |&bytes| bytes as u64), Ordering::Relaxed);
             return write;
         }
         let patience = self.patience;

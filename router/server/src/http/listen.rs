@@ -10,7 +10,10 @@
 use std::{
     io,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -193,7 +196,9 @@ impl Door {
     }
 
     fn spawn(&self, server: &auto::Builder<TokioExecutor>, stream: TcpStream, slot: Arc<Slot>, ends: Ends) {
-        let io = TokioIo::new(Connection::new(stream, self.patience));
+        let connection = Connection::new(stream, self.patience);
+        let written = connection.written();
+        let io = TokioIo::new(connection);
         let (router, speaker) = (self.router.clone(), Arc::clone(&slot));
         let service = service_fn(move |request: http::Request<Incoming>| {
             let (router, under_way) = (router.clone(), speaker.begin());
@@ -217,7 +222,7 @@ impl Door {
             };
             tokio::select! {
                 () = ends.cut.cancelled() => {}
-                () = overstays(&slot) => tracing::debug!("an idle connection gave up its place"),
+                () = overstays(&slot, &written) => tracing::debug!("an idle connection gave up its place"),
                 end = served => if let Err(error) = end {
                     // A client that leaves is no event.
                     tracing::debug!(%error, "a connection ended early");
@@ -228,15 +233,20 @@ impl Door {
 }
 
 /// Resolves when a connection that was given up is to be waited for no longer.
-async fn overstays(slot: &Slot) {
+async fn overstays(slot: &Slot, written: &AtomicU64) {
     slot.given_up().cancelled().await;
     if slot.is_silent() {
         return;
     }
-    tokio::time::sleep(GOODBYE).await;
-    // A request may have been on its way.
-    while !slot.is_idle() {
+    let mut before = written.load(Ordering::Relaxed);
+    loop {
         tokio::time::sleep(GOODBYE).await;
+        let now = written.load(Ordering::Relaxed);
+        // A request may have been on its way; and an answer is when its body was taken, until its last byte has gone out.
+        if slot.is_idle() && now == before {
+            return;
+        }
+        before = now;
     }
 }
 

@@ -28,6 +28,8 @@ struct Idle {
     next: u64,
     /// New connections without a slot.
     waiting: usize,
+    /// Connections that were given up and are about to end: as many of these will have one.
+    leaving: usize,
 }
 
 /// Whether it has ever sent a request, and when it fell idle.
@@ -47,6 +49,8 @@ struct Turn {
     has_spoken: bool,
     /// Its last one among those who are idle.
     rank: Rank,
+    /// It was given up, and has a request to answer first.
+    is_late: bool,
 }
 
 /// A request that is under way, until this is dropped.
@@ -65,21 +69,26 @@ impl Slots {
             Err(_) => {
                 // Before it looks for an idle one: who falls idle behind that look sees it wait.
                 let _waiting = Waiting::among(self);
-                self.give_up_first();
+                self.make_room();
                 Arc::clone(&self.free).acquire_owned().await.expect("never closed")
             }
         };
         let given_up = CancellationToken::new();
         let rank = self.idle().insert(false, &given_up);
-        let turn = Mutex::new(Turn { requests_under_way: 0, has_spoken: false, rank });
+        let turn = Mutex::new(Turn { requests_under_way: 0, has_spoken: false, rank, is_late: false });
         Slot { slots: Arc::clone(self), given_up, turn, _permit: permit }
     }
 
     /// Gives up the idle connection that goes first, if there is one.
     pub(super) fn give_up_first(&self) {
-        let first = self.idle().connections.pop_first();
-        if let Some((_, given_up)) = first {
-            given_up.cancel();
+        self.idle().give_up_first();
+    }
+
+    /// The same, if more wait than leave.
+    fn make_room(&self) {
+        let mut idle = self.idle();
+        if idle.waiting > idle.leaving {
+            idle.give_up_first();
         }
     }
 
@@ -95,6 +104,13 @@ impl Slots {
 }
 
 impl Idle {
+    fn give_up_first(&mut self) {
+        if let Some((_, given_up)) = self.connections.pop_first() {
+            given_up.cancel();
+            self.leaving += 1;
+        }
+    }
+
     fn insert(&mut self, has_spoken: bool, given_up: &CancellationToken) -> Rank {
         self.next += 1;
         let rank = (has_spoken, self.next);
@@ -123,9 +139,16 @@ impl Slot {
     /// A request is here: the slot is not given to others before it is answered.
     pub(super) fn begin(self: &Arc<Self>) -> UnderWay {
         let mut turn = self.turn();
-        self.slots.idle().connections.remove(&turn.rank);
         turn.requests_under_way += 1;
         turn.has_spoken = true;
+        let mut idle = self.slots.idle();
+        idle.connections.remove(&turn.rank);
+        if self.given_up.is_cancelled() && !turn.is_late {
+            turn.is_late = true;
+            idle.leaving -= 1;
+            drop(idle);
+            self.slots.make_room();
+        }
         UnderWay(Arc::clone(self))
     }
 
@@ -155,23 +178,29 @@ impl Drop for UnderWay {
         let Self(slot) = self;
         let mut turn = slot.turn();
         turn.requests_under_way -= 1;
-        if turn.requests_under_way > 0 || slot.given_up.is_cancelled() {
+        if turn.requests_under_way > 0 {
             return;
         }
         let mut idle = slot.slots.idle();
-        turn.rank = idle.insert(true, &slot.given_up);
-        let is_wanted = idle.waiting > 0;
-        drop(idle);
-        if is_wanted {
-            slot.slots.give_up_first();
+        if slot.given_up.is_cancelled() {
+            turn.is_late = false;
+            idle.leaving += 1;
+            return;
         }
+        turn.rank = idle.insert(true, &slot.given_up);
+        drop(idle);
+        slot.slots.make_room();
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let rank = self.turn().rank;
-        self.slots.idle().connections.remove(&rank);
+        let mut idle = self.slots.idle();
+        idle.connections.remove(&rank);
+        if self.given_up.is_cancelled() {
+            idle.leaving -= 1; // no request is under way: it would hold the slot
+        }
     }
 }
 
@@ -239,11 +268,36 @@ mod tests {
             drop(slot.begin());
         }
         assert_eq!(given_up(all.each_ref()), [false; 4], "there is room");
+        let mut waiting = Vec::new();
         for gone in [silent, first, third, second] {
             assert!(!gone.given_up().is_cancelled());
-            assert!(now(slots.take()).is_pending());
+            let mut take = Box::pin(slots.take());
+            assert!(take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            waiting.push(take);
             assert!(gone.given_up().is_cancelled());
         }
+    }
+
+    #[test]
+    fn as_many_go_as_wait_and_another_one_for_who_answers_first() {
+        let slots = Slots::new(3);
+        let [first, second, third] = [taken(&slots), taken(&slots), taken(&slots)];
+        let all = [&first, &second, &third];
+        let requests = all.map(|slot| slot.begin());
+        let mut waiting = pin!(slots.take());
+        let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        drop(requests);
+        assert_eq!(given_up(all), [true, false, false], "one waits");
+        let late = first.begin();
+        assert_eq!(given_up(all), [true, true, false], "the first has to answer");
+        let later = first.begin();
+        drop((late, later));
+        assert_eq!(given_up(all), [true, true, false]);
+        drop(second);
+        assert!(poll().is_ready());
+        drop(first);
+        assert_eq!(slots.idle().leaving, 0);
     }
 
     #[test]
