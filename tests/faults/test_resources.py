@@ -43,7 +43,8 @@ def test_an_idle_server_uses_no_processor(checkpoints: Path) -> None:
         used = {thread: after[thread] - before[thread] for thread in after}
         # Some 80, most of them of gRPC's own in Python, which looks up every 200 ms. How long each takes is the machine's affair.
         assert sum(one.times for one in used.values()) <= 200, used
-        assert sum(one.ms for one in used.values()) <= 50, used
+        # One that spins takes 5,000; a look of Python's has taken 2 on a host with others on it.
+        assert sum(one.ms for one in used.values()) <= 500, used
 
 
 def test_a_worker_has_as_many_threads_as_it_is_told_to_compute_with(checkpoints: Path) -> None:
